@@ -28,12 +28,12 @@ MIN_CLIPPED_PIXELS = 16
 MIN_LEVELS_BELOW_CLIP = 8
 """As many pixels below the maximum of a clipped frame have at least this many different values."""
 
-# Set by `reading_only`. It is global, since readers in other threads must be checked too.
+# Set by `check_opened_files`. It is global, since readers in other threads must be checked too.
 _path_check: Callable[[Path], object] | None = None
 
 
 @contextlib.contextmanager
-def reading_only(check: Callable[[Path], object]) -> Iterator[None]:
+def check_opened_files(check: Callable[[Path], object]) -> Iterator[None]:
     """Check every file of the user where it is opened, in all threads, within this context.
 
     `check` raises PermissionError for a path that may not be read.
@@ -47,7 +47,7 @@ def reading_only(check: Callable[[Path], object]) -> Iterator[None]:
 
 
 def check_readable(path: Path) -> None:
-    """Raise PermissionError for a file that may not be read; see `reading_only`."""
+    """Raise PermissionError for a file that may not be read; see `check_opened_files`."""
     if _path_check is not None:
         _path_check(path)
 
@@ -71,7 +71,7 @@ def read_regular(path: Path, max_bytes: int = MAX_TEXT_BYTES, *, follow: bool = 
         follow: whether the path may be a link.
 
     Raises:
-        PermissionError: the path may not be read; see `reading_only`.
+        PermissionError: the path may not be read; see `check_opened_files`.
         ValueError: it is no regular file, too large, or a pointer of Git LFS.
     """
     check_readable(path)
@@ -230,13 +230,13 @@ def raised_here(error: BaseException) -> bool:
 
 
 def check_cube(
-    network: Callable[..., object], x: object, shape: tuple[int, ...], trained: bool = False
+    network: Callable[..., object], x: object, shape: tuple[int, ...], needs_gradient: bool = False
 ) -> None:
     """Raise ValueError unless a network, perhaps the user's own, returned a cube.
 
-    `trained`: the cube must have a gradient.
+    `needs_gradient`: the cube must have a gradient.
     """
-    if (description := _describe_wrong_tensor(x, shape, trained)) is None:
+    if (description := _describe_wrong_tensor(x, shape, needs_gradient)) is None:
         return
     is_list = isinstance(x, list | tuple)
     stages = "; stages are for a method outputs(y, system) and loss=multi_stage" if is_list else ""
@@ -246,12 +246,12 @@ def check_cube(
     )
 
 
-def check_loss(loss: Callable[..., object], value: object, trained: bool = True) -> None:
+def check_loss(loss: Callable[..., object], value: object, needs_gradient: bool = True) -> None:
     """Raise ValueError unless a loss, perhaps the user's own, returned one number.
 
-    `trained`: the number must have a gradient.
+    `needs_gradient`: the number must have a gradient.
     """
-    if (description := _describe_wrong_tensor(value, (), trained)) is not None:
+    if (description := _describe_wrong_tensor(value, (), needs_gradient)) is not None:
         mean = "; return its mean()" if getattr(value, "ndim", 0) else ""
         location = describe_location(loss)
         raise ValueError(

@@ -114,7 +114,7 @@ def check_node(node: Any, name: str = "", *, complete: bool = False) -> None:
         raise ValueError(f"config: {missing[0]} has no value; give it one, {missing[0]}=…")
 
 
-def homes(node: Any) -> Iterator[str]:
+def find_modules(node: Any) -> Iterator[str]:
     """Yield the module of every class that a node, or a node inside it, names."""
     for _, inner_node in _nodes(to_containers(node), ""):
         yield _find_class(inner_node["_target_"]).__module__

@@ -8,12 +8,12 @@ from torch.nn.functional import avg_pool2d
 
 from cassi.methods.automatic import auto
 from cassi.methods.restarts import Restarts
-from cassi.methods.sequence import Following
+from cassi.methods.sequence import SequenceReconstructor
 from cassi.methods.started import Started
-from cassi.methods.wrapper import Wrapper
+from cassi.methods.wrapper import ReconstructorWrapper
 from cassi.priors import Subspace
 from cassi.solvers import ADMM, Reconstructor, Solver
-from cassi.solvers.linear_system import seen
+from cassi.solvers.linear_system import zero_bad_pixels
 from cassi.systems import Guided, System
 from cassi.systems.guide import MAX_MOTION_FRACTION
 from cassi.systems.motion import Movable, max_corner_shift, misfit, step_towards
@@ -46,20 +46,20 @@ class Placement:
 
     Attributes:
         system: the camera with the guide, coarsely registered; the camera alone if it was refused.
-        taken: whether the guide is used.
+        is_used: whether the guide is used.
         misfit: ‖D g − R x‖/‖R x‖, g the moved picture and x a quick reconstruction without the
             guide.
         correlation: correlation of the details of g and R x.
     """
 
     system: System
-    taken: bool
+    is_used: bool
     misfit: float
     correlation: float
 
     def __str__(self) -> str:
         """Describe the result for users."""
-        if self.taken:
+        if self.is_used:
             return f"used; correlation {self.correlation:.2f} with what the snapshot shows"
         return (
             f"refused: correlation {self.correlation:.2f} with what the snapshot shows, at least "
@@ -94,7 +94,7 @@ def place_guide(
     Raises:
         ValueError: picture, response and camera do not fit.
     """
-    y = seen(y, system)
+    y = zero_bad_pixels(y, system)
     guided_camera = Guided(system, picture, response, noise)
     x = auto(iterations=QUICK_ITERATIONS, heldout=0.0).run(y, system).x
     prediction = guided_camera.guide.to(x.dtype)(x)
@@ -116,7 +116,9 @@ def takes_guide(method: Reconstructor) -> bool:
     if isinstance(method, Solver):
         return isinstance(method.algorithm, ADMM) and isinstance(method.prior, Subspace)
     parts = list(method.passes) if isinstance(method, Restarts) else []
-    parts += [method.method] if isinstance(method, Wrapper | Following) else []
+    parts += (
+        [method.method] if isinstance(method, ReconstructorWrapper | SequenceReconstructor) else []
+    )
     parts += [method.start] if isinstance(method, Started) else []
     return any(map(takes_guide, parts))
 

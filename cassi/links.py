@@ -23,7 +23,7 @@ _EVENTS = _EVENTS_AT_LINK_TARGET | {
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
-def guard(*folders: str | os.PathLike[str]) -> None:
+def guard_folders(*folders: str | os.PathLike[str]) -> None:
     """Let this process write through no link below folders, whatever library writes.
 
     A folder may itself be a link, since the user has named it. A link inside it may come from
@@ -34,13 +34,13 @@ def guard(*folders: str | os.PathLike[str]) -> None:
         _guarded_folders.update((os.path.abspath(folder), os.path.realpath(folder)))  # noqa: PTH100
 
 
-def guarded() -> tuple[str, ...]:
-    """Return the folders of `guard`, so that another process can guard them too."""
+def guarded_folders() -> tuple[str, ...]:
+    """Return the folders of `guard_folders`, so that another process can guard them too."""
     return tuple(sorted(_guarded_folders))
 
 
 def release() -> None:
-    """Forget the folders of `guard`."""
+    """Forget the folders of `guard_folders`."""
     _guarded_folders.clear()
 
 

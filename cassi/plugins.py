@@ -52,12 +52,12 @@ class Part:
     Attributes:
         make: a class whose objects are the part, or a function that is the part itself.
         settings: default arguments, which a user may set.
-        about: further properties, such as the unit of a metric.
+        properties: further properties, such as the unit of a metric.
     """
 
     make: Callable[..., Any]
     settings: Mapping[str, object]
-    about: Mapping[str, Any] = field(default_factory=dict)
+    properties: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -379,7 +379,7 @@ def plugin_files() -> list[str]:
     return sorted(str(file) for m in modules if (file := _file_of(m)))
 
 
-def needed(names: Iterable[object]) -> str | None:
+def missing_plugins(names: Iterable[object]) -> str | None:
     """Return the setting that loads needed plugins, `plugins=[a.py,b]`; None if none is missing."""
     # Names may come from a file of weights, so only harmless characters get into the message.
     safe_names = [n for n in names if isinstance(n, str) and re.fullmatch(r"[\w.-]{1,100}", n)]

@@ -82,7 +82,7 @@ def autocast(precision: str, device: torch.device | str) -> torch.autocast:
     return torch.autocast(torch.device(device).type, dtype, enabled=dtype is not None)
 
 
-def doubt(precision: str, device: torch.device | str) -> str | None:
+def describe_slow_precision(precision: str, device: torch.device | str) -> str | None:
     """Say in one line that a device is slow in a precision, and what to set; None if it is fast.
 
     "auto" and float32 are never slow.
@@ -98,8 +98,8 @@ def doubt(precision: str, device: torch.device | str) -> str | None:
 
 
 def warn_if_slow(precision: str, device: torch.device | str) -> None:
-    """Warn if a device is slow in a precision; see `doubt`."""
-    if (message := doubt(precision, device)) is not None:
+    """Warn if a device is slow in a precision; see `describe_slow_precision`."""
+    if (message := describe_slow_precision(precision, device)) is not None:
         warnings.warn(message, stacklevel=3)
 
 

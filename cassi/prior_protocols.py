@@ -113,7 +113,7 @@ class ComponentPrior(Protocol):
     def last(self) -> Sequence[Tensor]:
         """The tensors of the call before, which `follow` needs as well."""
 
-    def narrow(self) -> int | None:
+    def drop_zero_components(self) -> int | None:
         """Drop components that are 0; return how many remain, or None if all do."""
 
     def turn(self, rotation: Tensor) -> None:

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from cassi.methods.automatic import auto
 from cassi.pipeline.find import aligned, find_camera
-from cassi.pipeline.fit import Given, Recipe, fit
+from cassi.pipeline.fit import FixedMethod, Recipe, fit
 from cassi.pipeline.snapshot import Camera, Result, Snapshot
-from cassi.solvers.base import Options, Reconstructor, Runs
+from cassi.solvers.base import HasRun, Options, Reconstructor
 from cassi.solvers.function import Function
-from cassi.solvers.linear_system import check_order, seen
+from cassi.solvers.linear_system import check_order, zero_bad_pixels
 from cassi.solvers.statistics import Statistics
 from cassi.systems.arguments import as_cube, as_measurement
 from cassi.systems.base import System
@@ -154,7 +154,7 @@ def reconstruct(
     if guide is None and isinstance(system, System):
         y, system, guide = system.without_guide(y)
     system = system if bad_pixels is None else system.weighted(bad_pixels=bad_pixels)
-    snapshot = Snapshot(seen(y, system), Camera(system, unit=_find_unit(system, unit)))
+    snapshot = Snapshot(zero_bad_pixels(y, system), Camera(system, unit=_find_unit(system, unit)))
     with _keep_random_state(y):
         snapshot, reconstructor = _fit_method(snapshot, method, align, guide, uncertainty)
         torch.manual_seed(seed)
@@ -179,23 +179,23 @@ def _fit_method(
 
 
 def _is_reconstructor(method: Method) -> TypeGuard[Reconstructor]:
-    return isinstance(method, Runs)
+    return isinstance(method, HasRun)
 
 
 def _recipe(method: Method, y: Tensor) -> Recipe:
     """Return the recipe that makes the reconstructor of any kind of method."""
     if _is_reconstructor(method):
-        return Given(method)
+        return FixedMethod(method)
     # The default needs no settings, so Hydra is not imported. It may become "video" where the
     # camera codes frames.
     if method == "auto":
-        return Given(auto(), may_change=True)
+        return FixedMethod(auto(), may_change=True)
     if isinstance(method, nn.Module):
         from cassi.models.inference import prepare
 
-        return Given(prepare(method))
+        return FixedMethod(prepare(method))
     if callable(method):
-        return Given(Function(method))
+        return FixedMethod(Function(method))
     from cassi.apps import reconstructors
 
     return reconstructors.Recipe(reconstructors.settings_named(method), y.device)
@@ -237,9 +237,9 @@ def _add_guide(snapshot: Snapshot, recipe: Recipe, guide: Picture, uncertainty: 
     else:
         picture, response = guide, torch.ones(1, system.cube_shape[0])
     placement = place_guide(snapshot.y, system, torch.as_tensor(picture), torch.as_tensor(response))
-    if not placement.taken:
+    if not placement.is_used:
         warnings.warn(f"guide: {placement}", stacklevel=5)
-    return snapshot.by(system=placement.system, guide={"taken": placement.taken})
+    return snapshot.with_camera(system=placement.system, guide={"taken": placement.is_used})
 
 
 def _run(snapshot: Snapshot, reconstructor: Reconstructor) -> Tensor:
@@ -251,7 +251,7 @@ def _run(snapshot: Snapshot, reconstructor: Reconstructor) -> Tensor:
 def _with_uncertainty(snapshot: Snapshot, method: Reconstructor, seed: int) -> Reconstruction:
     """Reconstruct, and estimate the standard deviations of each sample by itself."""
     from cassi.pipeline.judge import assess
-    from cassi.pipeline.reconstruct import in_unit, responding
+    from cassi.pipeline.reconstruct import add_response, in_unit
 
     y, system = snapshot.y, snapshot.camera.system
     good_pixels = system.good_pixels
@@ -276,7 +276,7 @@ def _with_uncertainty(snapshot: Snapshot, method: Reconstructor, seed: int) -> R
         if on_grid is not None:
             on_grid = on_grid._replace(x=on_grid.x[part])
         sample_solution = replace(solution, x=solution.x[part], along=on_grid)
-        result = responding(Result(sample, method, sample_solution, statistics[index]))
+        result = add_response(Result(sample, method, sample_solution, statistics[index]))
         results.append(in_unit(assess(result, seed)))
     errors = [result.errors for result in results if result.errors is not None]
     return Reconstruction(
@@ -326,7 +326,7 @@ def calibrate(
 
     known_frames = [] if white is None else [Frame.snapshot(white, system.cube_shape[0])]
     with _keep_random_state(y):
-        return calibrate_on(y, system, known=known_frames, radius=radius, seed=seed).system
+        return calibrate_on(y, system, light_frames=known_frames, radius=radius, seed=seed).system
 
 
 def read_camera(path: str | os.PathLike[str]) -> CameraFile:

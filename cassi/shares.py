@@ -37,7 +37,7 @@ class Share:
         return jobs[self.index :: self.count]
 
 
-ALL = Share(0, 1)
+ALL_JOBS = Share(0, 1)
 
 
 def find_share(setting: str | None, environment: Mapping[str, str] = os.environ) -> Share:
@@ -76,4 +76,4 @@ def find_share(setting: str | None, environment: Mapping[str, str] = os.environ)
     if process < n_processes > 1 and "SLURM_PROCID" in variables and not is_batch_script:
         index, count = index * n_processes + process, count * n_processes
         sources.append("srun")
-    return Share(index, count, " and ".join(sources)) if sources else ALL
+    return Share(index, count, " and ".join(sources)) if sources else ALL_JOBS

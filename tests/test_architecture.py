@@ -18,13 +18,13 @@ PARTS = {
     "pulled_prior": {"prior_protocols"},
     "systems": {"ops", "prior_protocols", "pulled_prior"},
     "priors": {"ops", "precision", "prior_protocols"},
-    "plain_scenes": set(),
+    "smooth_windows": set(),
     "precision": set(),
-    "solvers": {"plain_scenes", "precision", "prior_protocols"},
+    "solvers": {"smooth_windows", "precision", "prior_protocols"},
     "methods": {"solvers", "priors", "prior_protocols", "pulled_prior"},
     "models": {"solvers", "priors", "ops", "methods", "precision", "plugins"},
     "data": {"systems", "ops", "checks", "control_groups", "links"},
-    "calibration": {"ops", "systems", "solvers", "plain_scenes", "camera"},
+    "calibration": {"ops", "systems", "solvers", "smooth_windows", "camera"},
     "camera": {"systems"},
     "pipeline": {
         *("calibration", "camera", "guide_search", "methods", "priors"),
@@ -105,7 +105,7 @@ def check_imports(path):
     if part in PARTS:
         known = {entry.stem for entry in PACKAGE.iterdir()}
         assert inner & known <= PARTS[part] | {part, "checks"}
-    doors = (
+    config_files = (
         "config.py",
         "apps/settings/read.py",
         "apps/settings/unknown.py",
@@ -113,9 +113,9 @@ def check_imports(path):
         "apps/errors.py",
         "apps/camera/file.py",
     )
-    doors += ("apps/folders.py", "apps/evaluate/results.py", "apps/reconstruct/summary.py")
-    doors += ("apps/reconstructors/compose.py", "apps/reconstructors/names.py")
-    if path.relative_to(PACKAGE).as_posix() not in doors:
+    config_files += ("apps/folders.py", "apps/evaluate/results.py", "apps/reconstruct/summary.py")
+    config_files += ("apps/reconstructors/compose.py", "apps/reconstructors/names.py")
+    if path.relative_to(PACKAGE).as_posix() not in config_files:
         assert not {name.split(".")[0] for name in names} & CONFIG_LIBRARIES
     if path != PACKAGE / "ops" / "_library.py":
         assert "load_library" not in path.read_text()

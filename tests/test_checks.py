@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 import cassi
-from cassi.checks import did_you_mean, not_negative, read_regular, reading_only, whole_number
+from cassi.checks import check_opened_files, did_you_mean, not_negative, read_regular, whole_number
 from cassi.priors.weights import read_file
 
 
@@ -74,6 +74,6 @@ def test_what_is_opened_is_checked_in_a_block(tmp_path):
     }
     for name, call in calls.items():
         call()
-        with reading_only(refuse), pytest.raises(PermissionError, match=f"not {name}"):
+        with check_opened_files(refuse), pytest.raises(PermissionError, match=f"not {name}"):
             call()
     calls["a.npy"]()

@@ -67,7 +67,7 @@ def test_a_run_finds_a_picture_out_of_place_and_leaves_one_in_its_place():
         shown = Movable(picture)(inverse(motion))
         guided = Guided(camera, shown, RESPONSE).moved(0.7 * motion)
         auto().run(camera(x), guided)
-        assert float(max_corner_shift(guided.found.motion - motion, 96, 96)) <= most
+        assert float(max_corner_shift(guided.last_motion.motion - motion, 96, 96)) <= most
         assert torch.equal(guided.motion, 0.7 * motion)
 
 
@@ -75,13 +75,13 @@ def test_a_guide_of_this_scene_is_taken_and_one_of_another_is_refused():
     x, camera = _scene(), _camera()
     y = camera(x)
     right = place_guide(y, camera, _picture(x), RESPONSE)
-    assert right.taken
+    assert right.is_used
     assert right.correlation > 0.5
     auto().run(y, right.system)
-    found = describe_motion(right.system.found.motion)
+    found = describe_motion(right.system.last_motion.motion)
     assert found == {"shift": [0, 0], "rotation": 0, "scale": 1}
     wrong = place_guide(y, camera, _picture(_scene(seed=5)), RESPONSE)
-    assert not wrong.taken
+    assert not wrong.is_used
     assert wrong.system is camera
     assert "refused" in str(wrong)
 

@@ -18,7 +18,7 @@ def places(tmp_path):
     (inside / "folder").symlink_to(outside)
     (inside / "file").symlink_to(outside / "file")
     (tmp_path / "named").symlink_to(inside)
-    links.guard(tmp_path / "named")
+    links.guard_folders(tmp_path / "named")
     yield outside, inside
     links.release()
 

@@ -8,7 +8,7 @@ import torch
 from cassi import precision
 from cassi.models.inference import Inference, prepare
 from cassi.models.pretrained import refining_denoiser
-from cassi.precision import doubt, fast_types, resolve, warn_if_slow
+from cassi.precision import describe_slow_precision, fast_types, resolve, warn_if_slow
 from cassi.priors import Denoiser
 
 FULL = {"avx512_bf16": True, "avx512_fp16": True}
@@ -85,11 +85,11 @@ def test_auto_is_bfloat16_where_that_is_fast(cpu):
 
 def test_a_slow_precision_is_told_in_one_line(cpu):
     cpu(capability="AVX2")
-    said = doubt("bf16-mixed", "cpu")
+    said = describe_slow_precision("bf16-mixed", "cpu")
     assert "\n" not in said
     assert said.startswith("precision=bf16-mixed")
     assert said.endswith("set precision=auto")
-    assert doubt("16-mixed", "cpu").endswith("set precision=32-true")
+    assert describe_slow_precision("16-mixed", "cpu").endswith("set precision=32-true")
     with pytest.warns(UserWarning, match="no fast bfloat16"):
         warn_if_slow("bf16-mixed", "cpu")
     cpu()

@@ -154,7 +154,7 @@ def config_folders(arguments: Sequence[str]) -> list[Path]:
     return list(map(Path, flag_values(arguments, *names)))
 
 
-def told_plugins(arguments: Sequence[str]) -> list[str]:
+def read_plugin_options(arguments: Sequence[str]) -> list[str]:
     """Return the plugins that the user names: on the command line, or in the config named there.
 
     Raises:
@@ -176,7 +176,7 @@ def told_plugins(arguments: Sequence[str]) -> list[str]:
             config.get("plugins") if isinstance(config, dict) else None, str(file)
         )
         # A plugin is a program. The folder of a run may come from somebody else.
-        if names and is_of_a_run(file):
+        if names and lies_in_run_folder(file):
             raise ValueError(
                 f"plugins: {file} lies in the folder of a run, and a plugin is a program; name it "
                 f"on the command line if it is yours, plugins=[{','.join(names)}]"
@@ -202,7 +202,7 @@ def named_configs(arguments: Sequence[str], groups: bool = True) -> list[Path]:
     return [file for file in files if file.is_file()]
 
 
-def is_of_a_run(config: Path) -> bool:
+def lies_in_run_folder(config: Path) -> bool:
     """Tell whether a config lies in the folder of a run, so that a command may have written it."""
     folder = config.resolve().parent
     run_files = (".hydra", "checkpoints", "metrics.json", "results.json")

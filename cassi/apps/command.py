@@ -25,7 +25,7 @@ from omegaconf import DictConfig
 
 from cassi import links
 from cassi.apps import folders
-from cassi.apps.arguments import arrange, told_plugins
+from cassi.apps.arguments import arrange, read_plugin_options
 from cassi.apps.errors import (
     JobError,
     UsageError,
@@ -34,12 +34,12 @@ from cassi.apps.errors import (
     to_usage_error,
 )
 from cassi.apps.memory import keep_freed_memory, use_huge_pages
-from cassi.apps.printing import Failure, marked, note_folder, printed, take_flags
+from cassi.apps.printing import Failure, color_label, filter_output, note_folder, take_flags
 from cassi.apps.reconstructors import store_parts
 from cassi.apps.settings import read_settings
 from cassi.apps.start import distrust_current_folder, print_version
 from cassi.checks import printable
-from cassi.data import door
+from cassi.data import sandboxed_reader
 from cassi.plugins import load_plugins, plugin_lines
 from cassi.threads import free_cores
 
@@ -47,12 +47,12 @@ from cassi.threads import free_cores
 _PROGRESS_SECONDS = 3.0
 # Seconds until a signal is sent again that came at a bad moment; see `raise_terminated`.
 _RESEND_SECONDS = 0.05
-WORKER = "CASSI_WORKER"
+WORKER_NUMBER_VARIABLE = "CASSI_WORKER"
 """Environment variable: the number of this process among those of a command on its machine."""
 
 EXIT_FAILURE = 1
 """Exit status if some results are missing and the others are finished."""
-USAGE_ERROR = 2
+EXIT_USAGE_ERROR = 2
 """Exit status after a mistake of the user, or an error of files, memory or other processes."""
 # As a shell does it, the status after a signal is 128 plus the number of the signal.
 EXIT_INTERRUPTED = 130
@@ -108,7 +108,7 @@ def run_command(
         config_name=name.removeprefix("cassi-"),
     )
     flags, sys.argv[1:] = take_flags(sys.argv[1:])
-    with printed(flags):
+    with filter_output(flags):
         _run(name, decorate, _Job(name, kind, job), rewrite)
 
 
@@ -124,15 +124,15 @@ def _run(
         _start_hydra(name, decorate, job, rewrite)
     except KeyboardInterrupt as stop:
         _fail(name, f"interrupted; {stop or 'give the same command again'}", EXIT_INTERRUPTED)
-    except Terminated as stop:
+    except TerminationSignal as stop:
         _fail(name, f"terminated; {stop or 'give the same command again'}", EXIT_TERMINATED)
-    except folders.Taken as error:
-        _fail(name, str(error), USAGE_ERROR)
+    except folders.FolderTaken as error:
+        _fail(name, str(error), EXIT_USAGE_ERROR)
     except JobError as error:
         # The job printed its error where it ran. That may be another machine, so it is said again.
-        _fail(name, f"a job failed: {error}", USAGE_ERROR)
+        _fail(name, f"a job failed: {error}", EXIT_USAGE_ERROR)
     except UsageError as error:
-        _fail(name, str(error), USAGE_ERROR, error)
+        _fail(name, str(error), EXIT_USAGE_ERROR, error)
 
 
 def _start_hydra(
@@ -147,9 +147,9 @@ def _start_hydra(
         _check_text(*sys.argv[1:], str(Path.cwd()))
         sys.argv[1:] = arrange(rewrite(sys.argv[1:]))
         if not any(option.startswith("-") for option in sys.argv[1:]):  # such as --help
-            door.start()
+            sandboxed_reader.start()
         # Before the config is composed: it may name networks and priors that plugins register.
-        job.plugins = told_plugins(sys.argv[1:])
+        job.plugins = read_plugin_options(sys.argv[1:])
         load_plugins(job.plugins)
         store_parts()
         with folders.release_at_end(name):
@@ -203,13 +203,13 @@ class _Job:
         folder = Path(hydra.runtime.output_dir).resolve()
         if is_multirun:
             # A launcher runs this in a process of its own, which has no guard yet.
-            links.guard(hydra.sweep.dir)
+            links.guard_folders(hydra.sweep.dir)
         try:
             # SIGTERM raises from here on. Hydra may lose an exception while it composes the config,
             # and then nothing is half done yet.
             with raise_terminated(), plain_warnings():
-                if folder.is_dir() and folders.may_hold(hydra):
-                    folders.hold(folder)
+                if folder.is_dir() and folders.writes_folder(hydra):
+                    folders.lock_folder(folder)
                 load_plugins(self.plugins)  # a launcher's process has none yet
                 options = tuple(hydra.overrides.task)
                 settings: Any = read_settings(config, self.kind, options)
@@ -217,7 +217,7 @@ class _Job:
                 note_folder(folder)
                 return result
         except BaseException as error:
-            stop = stopped_by(error)
+            stop = find_signal(error)
             if stop is not None:
                 option = f"sweep.dir={hydra.sweep.dir}" if is_multirun else f"run.dir={folder}"
                 hint = f"go on with the same command and hydra.{option}"
@@ -240,7 +240,7 @@ class _Job:
             # One failing job of a sweep must not stop the others. Hydra keeps a JobError until all
             # are done, so the line is printed here, where the job runs.
             if is_multirun:
-                print(f"{self.name}: {marked('error')} {message}", file=sys.stderr)
+                print(f"{self.name}: {color_label('error')} {message}", file=sys.stderr)
                 raise JobError(message) from None
             usage_error = UsageError(message)
             usage_error.__cause__ = error
@@ -256,7 +256,7 @@ def plain_warnings() -> Iterator[None]:
         message: Warning | str, category: type[Warning], *where: Any, **more: Any
     ) -> str:
         if category is UserWarning:
-            return f"{marked('warning')} {printable(str(message))}\n"
+            return f"{color_label('warning')} {printable(str(message))}\n"
         return format_warning(message, category, *where, **more)
 
     warnings.formatwarning = format_line
@@ -291,7 +291,7 @@ def _fail(name: str, message: str, status: int, error: Exception | None = None) 
     if error is not None and debugging():
         traceback.print_exception(error)
     with contextlib.suppress(BrokenPipeError):
-        print(f"{name}: {marked('error')} {message}", file=sys.stderr)
+        print(f"{name}: {color_label('error')} {message}", file=sys.stderr)
     if status == EXIT_INTERRUPTED and threading.current_thread() is threading.main_thread():
         # A second Ctrl-C then ends the process at once, without another message.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -341,7 +341,7 @@ def refuse_torchrun() -> None:
         )
 
 
-def announce(name: str, show: bool = True) -> Callable[[str], None]:
+def make_progress_printer(name: str, show: bool = True) -> Callable[[str], None]:
     """Return a function that prints its text on stderr, at most every few seconds."""
     started_at = printed_at = time.perf_counter()
 
@@ -376,7 +376,7 @@ def choose_device(name: str) -> torch.device:
         )
     if device.index is not None:
         return device
-    return torch.device("cuda", int(os.environ.get(WORKER, "0")) % count)
+    return torch.device("cuda", int(os.environ.get(WORKER_NUMBER_VARIABLE, "0")) % count)
 
 
 def compile_privately() -> None:
@@ -403,17 +403,17 @@ def compile_privately() -> None:
     os.environ[name] = str(folder)
 
 
-class Terminated(BaseException):
+class TerminationSignal(BaseException):
     """SIGTERM asked the process to end. Like KeyboardInterrupt, it is no `Exception`."""
 
 
 @contextlib.contextmanager
 def raise_terminated() -> Iterator[None]:
-    """Let SIGTERM raise `Terminated` within a block, and lose no signal in it."""
+    """Let SIGTERM raise `TerminationSignal` within a block, and lose no signal in it."""
     # Python ignores an exception that a handler raises inside of `__del__` or a callback of a weak
     # reference. Its hook for such exceptions sends the signal again a moment later.
     unraisable_hook = sys.unraisablehook
-    numbers = {KeyboardInterrupt: signal.SIGINT, Terminated: signal.SIGTERM}
+    numbers = {KeyboardInterrupt: signal.SIGINT, TerminationSignal: signal.SIGTERM}
 
     def send_again(unraisable: sys.UnraisableHookArgs) -> None:
         number = numbers.get(unraisable.exc_type)
@@ -430,14 +430,14 @@ def raise_terminated() -> Iterator[None]:
         sys.unraisablehook = unraisable_hook
 
 
-def stopped_by(error: BaseException) -> KeyboardInterrupt | Terminated | None:
+def find_signal(error: BaseException) -> KeyboardInterrupt | TerminationSignal | None:
     """Return the signal that led to an error; None if there was none."""
     # Code that cleans up after a signal may fail itself, because the signal left something half
     # done: OmegaConf restores the flags of a list whose last element is not there yet. The signal
     # is then the context of the error.
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, KeyboardInterrupt | Terminated):
+        if isinstance(cause, KeyboardInterrupt | TerminationSignal):
             return cause
         cause = cause.__context__
     return None
@@ -450,7 +450,7 @@ def leave_to_lightning(trainer: Any) -> contextlib.AbstractContextManager[None]:
 
     def terminate_unless_noted(number: int, frame: Any) -> None:
         if not trainer.received_sigterm:
-            raise Terminated
+            raise TerminationSignal
 
     return _handle(terminate_unless_noted)
 
@@ -465,13 +465,13 @@ def end_at_once(trainer: Any, _: Any) -> None:
         kill = getattr(trainer.strategy.launcher, "kill", None)
         if kill is not None:  # this process has started the others
             kill(number)
-        raise Terminated
+        raise TerminationSignal
 
     signal.signal(signal.SIGTERM, terminate_all)
 
 
 def _terminate(number: int, frame: Any) -> NoReturn:
-    raise Terminated
+    raise TerminationSignal
 
 
 @contextlib.contextmanager

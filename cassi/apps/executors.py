@@ -27,9 +27,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from cassi import links
-from cassi.apps.command import WORKER, plain_warnings
+from cassi.apps.command import WORKER_NUMBER_VARIABLE, plain_warnings
 from cassi.apps.memory import keep_freed_memory, use_huge_pages
-from cassi.apps.reconstructors import search_also, searched_folders
+from cassi.apps.reconstructors import add_search_folders, list_search_folders
 from cassi.apps.settings import Cluster, Sharing
 from cassi.plugins import load_plugins, loaded_names
 from cassi.threads import free_cores
@@ -54,7 +54,7 @@ _LOST_MESSAGE = "the process that did it was lost each time; is there enough mem
 # A worker of Dask may run jobs in several threads. Random state and current folder belong to the
 # whole process, so only one job runs at a time.
 _JOB_LOCK = threading.Lock()
-# Result of `once`: name of the function -> (pickled argument, returned object).
+# Result of `make_once`: name of the function -> (pickled argument, returned object).
 _prepared: dict[str, tuple[bytes, Any]] = {}
 
 
@@ -85,7 +85,7 @@ class Workers(NamedTuple):
 
 
 @contextmanager
-def open_executor(settings: Sharing, *, blocks: bool = False) -> Iterator[Workers | None]:
+def open_workers(settings: Sharing, *, blocks: bool = False) -> Iterator[Workers | None]:
     """Yield the workers that `processes` and `cluster` ask for; None means this process.
 
     With `blocks`, the workers return freed memory, because their jobs have a memory budget.
@@ -100,8 +100,8 @@ def open_executor(settings: Sharing, *, blocks: bool = False) -> Iterator[Worker
         folder=str(Path.cwd()),
         threads=settings.threads or 1,
         plugins=tuple(loaded_names()),
-        config_folders=searched_folders(),
-        guarded_folders=links.guarded(),
+        config_folders=list_search_folders(),
+        guarded_folders=links.guarded_folders(),
         has_memory_budget=blocks,
     )
     if settings.cluster is not None:
@@ -205,7 +205,7 @@ def do_job(command: Command, job: Callable[[Input], Output], item: Input) -> Out
     """Do a job in a process of an executor, in the folder that the command was started in."""
     with _JOB_LOCK, plain_warnings():
         os.chdir(command.folder)
-        once(_prepare_for, command)
+        make_once(_prepare_for, command)
         torch.set_num_threads(command.threads)  # torch keeps the number per thread
         return job(item)
 
@@ -218,18 +218,18 @@ def _prepare_for(command: Command) -> None:
     tqdm.set_lock(threading.RLock())
     _prepared.clear()
     load_plugins(command.plugins)
-    search_also(command.config_folders)
+    add_search_folders(command.config_folders)
     links.release()
-    links.guard(*command.guarded_folders)
+    links.guard_folders(*command.guarded_folders)
     use_huge_pages() if command.has_memory_budget else keep_freed_memory()
     with suppress(KeyError, ValueError):  # raised in a process that is no worker of Dask
         name = sys.modules["distributed"].get_worker().name
         # Only the workers of a `LocalCluster` have numbers for names.
         if isinstance(name, int):
-            os.environ[WORKER] = str(name)
+            os.environ[WORKER_NUMBER_VARIABLE] = str(name)
 
 
-def once(make: Callable[[Argument], Output], argument: Argument) -> Output:
+def make_once(make: Callable[[Argument], Output], argument: Argument) -> Output:
     """Return make(argument), and the same object again while the argument stays the same.
 
     All jobs of a process share by this what is slow to make, such as a network with its weights.
@@ -277,7 +277,9 @@ def _begin_process(exit_reader: Connection) -> None:
     """Prepare a new process: it ignores Ctrl-C, and ends when the process of the command ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The name is ForkServerProcess-1 for the first process, and the numbers go on in later pools.
-    os.environ[WORKER] = str(int(multiprocessing.current_process().name.rpartition("-")[2]) - 1)
+    os.environ[WORKER_NUMBER_VARIABLE] = str(
+        int(multiprocessing.current_process().name.rpartition("-")[2]) - 1
+    )
     threading.Thread(target=lambda: (exit_reader.poll(None), os._exit(1)), daemon=True).start()
 
 

@@ -23,7 +23,7 @@ from cassi import links
 from cassi.apps.arguments import quoted
 from cassi.checks import printable
 from cassi.data.atomic import describe_oserror
-from cassi.shares import ALL, Share, find_share
+from cassi.shares import ALL_JOBS, Share, find_share
 
 # A command that was interrupted needs a moment to end, and the user may start the next one at once.
 MAX_LOCK_WAIT_SECONDS = 2.0
@@ -53,7 +53,7 @@ RESULT_PATTERNS = {
 _JOB_FOLDERS = ("[0-9]*", "job[0-9]*", "*=*")
 
 
-class Taken(BaseException):
+class FolderTaken(BaseException):
     """A folder is not free, or not safe to write into.
 
     It is no `Exception`, because Hydra turns an `Exception` of a callback into a warning.
@@ -68,7 +68,7 @@ class OneCommand(Callback):
     and of the processes of one training only the first locks. With `dry_run` no folder is made.
 
     Raises:
-        Taken: another command writes into the folder, or a link is in the way.
+        FolderTaken: another command writes into the folder, or a link is in the way.
     """
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
@@ -81,20 +81,20 @@ class OneCommand(Callback):
                 config.hydra.run.dir, config.hydra.output_subdir = ".", None
         else:
             _refuse_links(Path(config.hydra.run.dir), config)
-        if not may_hold(config.hydra):
+        if not writes_folder(config.hydra):
             return
         try:
-            share = find_share(config.share) if "share" in config else ALL
+            share = find_share(config.share) if "share" in config else ALL_JOBS
         except ValueError as error:
-            raise Taken(str(error)) from None
+            raise FolderTaken(str(error)) from None
         folder = _choose_folder(config, config.hydra.run)
         with contextlib.suppress(OSError):  # Hydra tries again, and its error says the reason
             folder.mkdir(parents=True, exist_ok=True)
         if folder.is_dir():
             try:
-                hold(folder, is_shared=share.count > 1)
+                lock_folder(folder, is_shared=share.count > 1)
             except ValueError as error:
-                raise Taken(str(error)) from None
+                raise FolderTaken(str(error)) from None
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Make the folder of a sweep; the folders of its jobs are locked one by one, later.
@@ -139,14 +139,14 @@ def _refuse_links(folder: Path, config: Any, jobs: Sequence[str] = ()) -> None:
         *RESULT_PATTERNS.get(_command_name[0], "").split(),
         *(glob.escape(str(name)) for name in config_values if name),
     ]
-    links.guard(folder)
+    links.guard_folders(folder)
     try:
         links.check_names(folder, names)
         for job in (job for pattern in jobs for job in folder.absolute().glob(pattern)):
             links.check_parents(f"{job}/")
             links.check_names(job, names)
     except PermissionError as error:
-        raise Taken(printable(str(error))) from None
+        raise FolderTaken(printable(str(error))) from None
 
 
 def _add_job_options(hydra: Any, *options: str) -> None:
@@ -172,7 +172,7 @@ def common_keys(options: Sequence[str]) -> list[str]:
     return sorted(all_keys.keys() - swept_keys) if swept_keys else []
 
 
-def may_hold(hydra: Any) -> bool:
+def writes_folder(hydra: Any) -> bool:
     """Tell whether this process writes into the folder of its command.
 
     With `--info` Hydra writes nothing. A training may have several processes, which torchrun,
@@ -203,7 +203,7 @@ def _choose_folder(config: DictConfig, node: DictConfig) -> Path:
         except OSError as error:
             option = "hydra.run.dir" if node is config.hydra.run else "hydra.sweep.dir"
             reason = describe_oserror(error)
-            raise Taken(f"{option}: cannot make {reason}; give {option}=DIR") from None
+            raise FolderTaken(f"{option}: cannot make {reason}; give {option}=DIR") from None
         with read_write(config.hydra):
             node.dir = str(folder)
     return folder
@@ -245,7 +245,7 @@ def _close_locks() -> None:
 os.register_at_fork(after_in_child=_close_locks)
 
 
-def hold(folder: Path, is_shared: bool = False) -> None:
+def lock_folder(folder: Path, is_shared: bool = False) -> None:
     """Lock an existing folder until the command ends or is killed.
 
     The lock holds among the processes of one machine. On a file system without locks nothing is
@@ -284,13 +284,13 @@ def hold(folder: Path, is_shared: bool = False) -> None:
         return
 
 
-def hold_alone(folder: Path) -> None:
+def lock_folder_exclusively(folder: Path) -> None:
     """Lock a folder for this share alone, because its work there cannot be shared."""
     folder = folder.resolve()
     if folder in _shared_folders:
         _shared_folders.remove(folder)
         os.close(_descriptors.pop(folder))
-        hold(folder)
+        lock_folder(folder)
 
 
 def is_new(folder: Path) -> bool:

@@ -13,20 +13,20 @@ import torch
 from torch import Tensor
 
 from cassi.apps.camera.system import make_camera
-from cassi.apps.printing import marked
+from cassi.apps.printing import color_label
 from cassi.apps.settings import Snapshots
 from cassi.checks import printable, raised_here
 from cassi.config import build
 from cassi.data import io
 from cassi.data.bundled import bundled_path
 from cassi.data.formats.cells import Json
-from cassi.data.frames import STEPS, Preprocessing, describe
-from cassi.data.scenes import scene_name, scored_level
+from cassi.data.frames import STEPS, Preprocessing, describe_corrections
+from cassi.data.scenes import scene_name, score_level
 from cassi.data.simulation import scene_generator
 from cassi.pipeline.snapshot import Camera, Snapshot, is_raw
 from cassi.systems import SDCassi, System
-from cassi.systems.dispersion import off_a_prism, offsets_of
-from cassi.systems.photographed import has_two_levels, is_design
+from cassi.systems.dispersion import deviation_from_prism, offsets_of
+from cassi.systems.mask_kind import has_two_levels, is_design
 
 # Fraction of full scale. The brightest pixel of a frame below it is no hint at the light that fills
 # a pixel, so that the note on the scale of the cube would mislead.
@@ -37,7 +37,7 @@ def load_snapshot(
     settings: Snapshots,
     device: torch.device,
     bands: int | None = None,
-    files_by_role: Mapping[str, io.Loaded] | None = None,
+    files_by_role: Mapping[str, io.LoadedArray] | None = None,
 ) -> Snapshot:
     """Read and check the files that settings name, and make a snapshot of them.
 
@@ -88,7 +88,7 @@ def load_snapshot(
     if frame.bad_pixels is not None:
         system = system.weighted(bad_pixels=frame.bad_pixels.to(device))
         y = system.without_bad_pixels(y)
-    level = 1.0 if truth is None else scored_level(truth.data.max().item(), truth.counts)
+    level = 1.0 if truth is None else score_level(truth.data.max().item(), truth.counts)
     if level != 1:
         notes.append(f"truth: scores are those of truth and cube over its maximum, {level:.6g}")
     named_camera = Camera(system, wavelengths, _wavelengths_error(settings, system, wavelengths))
@@ -114,11 +114,15 @@ class CorrectedFrame(NamedTuple):
 class _Files:
     """The files that settings name, by role, and a note on each that was read."""
 
-    def __init__(self, settings: Snapshots, files_by_role: Mapping[str, io.Loaded] | None) -> None:
+    def __init__(
+        self, settings: Snapshots, files_by_role: Mapping[str, io.LoadedArray] | None
+    ) -> None:
         self.settings, self.files_by_role = settings, files_by_role or {}
         self.paths, self.notes = _choose_files(settings), list[str]()
 
-    def load(self, role: str, reader: Callable[..., io.Loaded], **hints: Any) -> io.Loaded | None:
+    def load(
+        self, role: str, reader: Callable[..., io.LoadedArray], **hints: Any
+    ) -> io.LoadedArray | None:
         """Read the file of a role, if there is one."""
         if role not in self.paths:
             return None
@@ -126,7 +130,7 @@ class _Files:
         self.notes.append(file.note)
         return file
 
-    def _read(self, role: str, reader: Callable[..., io.Loaded], hints: Any) -> io.Loaded:
+    def _read(self, role: str, reader: Callable[..., io.LoadedArray], hints: Any) -> io.LoadedArray:
         keys, axes = self.settings.keys, self.settings.axes
         array_hints = {"key": getattr(keys, role), "axes": getattr(axes, role)}
         try:
@@ -142,7 +146,7 @@ class _Files:
 
 def _read_measurement(
     settings: Snapshots, files: _Files, chain: Preprocessing
-) -> tuple[io.Loaded | None, CorrectedFrame | None]:
+) -> tuple[io.LoadedArray | None, CorrectedFrame | None]:
     """Return the file of the measurement and its corrected frame; None for a simulated one."""
     # Values that are not finite may be bad pixels, which the chain leaves out.
     hints = {"finite": False, "counts": chain.bits is not None}
@@ -172,8 +176,8 @@ def adapt_camera_to_frame(
     """
     is_photo = is_photograph(photograph_setting, corrections, mask)
     if type(system) is SDCassi and (is_photo or is_raw(corrections)):
-        system = system.like(photographed=is_photo)
-    system.all_light = light == "all" or (light == "auto" and is_raw(corrections))
+        system = system.replace(photographed=is_photo)
+    system.is_broadband = light == "all" or (light == "auto" and is_raw(corrections))
     return system
 
 
@@ -191,11 +195,11 @@ def _wavelengths_error(
             )
         return tuple(map(float, errors))
     # With offsets the dispersion is known. With narrow-band light the bands have their names.
-    if settings.system.get("offsets") is not None or not system.all_light:
+    if settings.system.get("offsets") is not None or not system.is_broadband:
         return None
     # With a step alone, the dispersion may be that of a grating or of a prism. Half the distance
     # between the two is the error.
-    prism_distances = off_a_prism(offsets_of(system.plain), wavelengths)
+    prism_distances = deviation_from_prism(offsets_of(system.base_camera), wavelengths)
     return None if prism_distances is None else tuple(distance / 2 for distance in prism_distances)
 
 
@@ -265,12 +269,12 @@ def preprocess(
         warnings.simplefilter("always")
         result = chain.prepare(frame, full_scale, name)
     for warning in chain_warnings:
-        print(f"{marked('warning')} {warning.message}", file=sys.stderr)
-    text = describe(result.done)
+        print(f"{color_label('warning')} {warning.message}", file=sys.stderr)
+    text = describe_corrections(result.corrections)
     return CorrectedFrame(
         result.y,
-        result.bad,
-        result.done,
+        result.bad_pixels,
+        result.corrections,
         [f"measurement: {text}"] if text else [],
     )
 
@@ -335,7 +339,7 @@ def simulate(
     y: Tensor = system(truth)
     notes = [f"measurement: simulated from the truth, {tuple(y.shape)}"]
     if settings.noise is None:
-        stuck_pixels = chain.bad_in(y.shape[-2:])
+        stuck_pixels = chain.listed_bad_pixels(y.shape[-2:])
         if not bool(stuck_pixels.any()):
             return CorrectedFrame(y, None, None, notes)
         if bool(stuck_pixels.all()):
@@ -402,8 +406,8 @@ def file_paths(value: Any) -> list[Path]:
 
 
 def load_shots(
-    role: str, reader: Callable[..., io.Loaded], files: Sequence[Path], **hints: Any
-) -> io.Loaded:
+    role: str, reader: Callable[..., io.LoadedArray], files: Sequence[Path], **hints: Any
+) -> io.LoadedArray:
     """Read a file, or several files of equal shape as the shots of one measurement or mask."""
     if role == "truth" and len(files) > 1:
         raise ValueError(f"truth: expected one file, got {len(files)}")

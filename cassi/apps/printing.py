@@ -30,7 +30,7 @@ class Failure(SystemExit):
         self.message = message
 
 
-def marked(word: str) -> str:
+def color_label(word: str) -> str:
     """Return `error:` or `warning:`, coloured where stderr is a terminal that has colours.
 
     The environment variable `NO_COLOR` turns colours off, see https://no-color.org.
@@ -58,7 +58,7 @@ def take_flags(arguments: Sequence[str]) -> tuple[set[str], list[str]]:
 
 
 @contextlib.contextmanager
-def printed(flags: set[str]) -> Iterator[None]:
+def filter_output(flags: set[str]) -> Iterator[None]:
     """Hide what a command prints on stdout, as its flags ask. Warnings and errors stay, on stderr.
 
     With `--json` stdout has one line, `{"status": 0, "runs": [{"folder": …, "metrics": {…}}]}`: for

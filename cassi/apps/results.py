@@ -16,17 +16,17 @@ from torch import Tensor
 
 from cassi import metrics, ops
 from cassi.apps.camera.guide import describe_guide
-from cassi.apps.printing import marked
+from cassi.apps.printing import color_label
 from cassi.apps.settings import Output
 from cassi.calibration.findings import CameraCheck
 from cassi.calibration.response import describe
-from cassi.camera.displacement import IN_TABLE, NUISANCES, PARAMETERS
+from cassi.camera.displacement import LIGHT_PARAMETERS, PARAMETERS, PRINTED_PARAMETERS
 from cassi.data.formats.cells import Json, plain_cell, strict
 from cassi.data.wavelengths import interpolate_spectra
 from cassi.metrics.scores import evaluate_all
-from cassi.pipeline.snapshot import Calibrated, Result
+from cassi.pipeline.snapshot import CalibrationRun, Result
 from cassi.precision import resolve
-from cassi.solvers.base import Along
+from cassi.solvers.base import GridSolution
 from cassi.systems import System
 from cassi.uncertainty import NORMAL, Uncertainty, region, score
 
@@ -114,7 +114,7 @@ def save_pictures(
     truth: Tensor | None,
     numbers: Json,
     bars: CubeErrors | None = None,
-    dispersion_cube: Along | None = None,
+    dispersion_cube: GridSolution | None = None,
 ) -> None:
     """Write pictures and spectra of a cube `(C, H, W)`, and report.html if the settings want it.
 
@@ -186,8 +186,8 @@ def write_report(
         wavelengths,
         title=name,
         illuminant=illuminant,
-        warnings=say_warnings(numbers),
-        note=say_camera_check(numbers),
+        warnings=format_warnings(numbers),
+        note=format_camera_check(numbers),
         unit=numbers.get("unit"),
         errors=errors_of_wavelengths(numbers, len(cube)),
     )
@@ -212,14 +212,14 @@ def errors_of_wavelengths(numbers: Mapping[str, Any], bands: int) -> tuple[float
     return tuple(map(float, errors)) if len(errors) == bands else None
 
 
-def say_warnings(numbers: Mapping[str, Any]) -> list[str]:
+def format_warnings(numbers: Mapping[str, Any]) -> list[str]:
     """Return the warnings of metrics.json, a line each."""
     return [
         f"{warning['about']}: {warning['message']}" for warning in numbers.get("warnings") or ()
     ]
 
 
-def say_camera_check(numbers: Mapping[str, Any]) -> str:
+def format_camera_check(numbers: Mapping[str, Any]) -> str:
     """Return the camera check of metrics.json in one line; an empty text if there is none."""
     if "camera_check" not in numbers:
         return ""
@@ -264,7 +264,7 @@ def summarize(result: Result) -> Json:
         numbers["guide"] = describe_guide(camera)
     if result.solution.along is not None:
         grid = result.solution.along.grid
-        numbers["dispersion"] = {"offsets": grid.offsets, "named": grid.named}
+        numbers["dispersion"] = {"offsets": grid.offsets, "named": grid.band_offsets}
     if camera.wavelengths_error is not None:
         numbers["wavelengths_error"] = camera.wavelengths_error
     if result.batch > 1:
@@ -329,8 +329,8 @@ def warn_of_units(cube: float, truth: float) -> None:
     """Print a warning if the means of cube and truth are so different that their units must be."""
     if cube > 0 and truth > 0 and not 1 / _MAX_UNIT_RATIO < truth / cube < _MAX_UNIT_RATIO:
         print(
-            f"{marked('warning')} truth: its mean is {truth / cube:.3g} times that of the cube, so "
-            "the scores compare two units; save the truth in that of the measurement",
+            f"{color_label('warning')} truth: its mean is {truth / cube:.3g} times that of the "
+            "cube, so the scores compare two units; save the truth in that of the measurement",
             file=sys.stderr,
         )
 
@@ -373,7 +373,7 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def one_line(results: Json) -> str:
+def format_result(results: Json) -> str:
     """Return a result in one line."""
     n_iterations = results["iterations"]
     plural = "" if n_iterations == 1 else "s"
@@ -395,9 +395,9 @@ def one_line(results: Json) -> str:
     return text
 
 
-def summarize_calibration(camera_calibration: Calibrated) -> Json:
+def summarize_calibration(camera_calibration: CalibrationRun) -> Json:
     """Return the numbers of a calibration, as they are in a JSON file."""
-    calibration = camera_calibration.found
+    calibration = camera_calibration.calibration
     return {
         "estimates": [asdict(estimate) for estimate in calibration.estimates],
         "heldout_error": {"nominal": calibration.before, "calibrated": calibration.after},
@@ -420,7 +420,7 @@ def summarize_calibration(camera_calibration: Calibrated) -> Json:
                 "value": calibration.place.values[key],
                 "standard_error": error,
                 "taken": bool(calibration.taken[key])
-                and (key not in NUISANCES or (calibration.told and key == "tilt")),
+                and (key not in LIGHT_PARAMETERS or (calibration.told and key == "tilt")),
             }
             for key, error in calibration.place.errors.items()
         },
@@ -428,7 +428,7 @@ def summarize_calibration(camera_calibration: Calibrated) -> Json:
     }
 
 
-def say_estimates(numbers: Json) -> str:
+def format_estimates(numbers: Json) -> str:
     """Return the numbers of `summarize_calibration` as a table."""
     lines = [f"{'':28}{'before':>9}{'after':>10}   standard error"]
     for entry in numbers["estimates"]:
@@ -441,7 +441,7 @@ def say_estimates(numbers: Json) -> str:
     mask_terms = [
         f"{PARAMETERS[key].name} {entry['value']:+.2g}"
         for key, entry in numbers["mask"].items()
-        if entry["taken"] and key in PARAMETERS and key not in IN_TABLE
+        if entry["taken"] and key in PARAMETERS and key not in PRINTED_PARAMETERS
     ]
     if mask_terms:
         lines.append(f"the mask is moved as well by: {', '.join(mask_terms)}")

@@ -17,15 +17,15 @@ from cassi import metrics
 from cassi.apps import results
 from cassi.apps.camera.guide import add_guide
 from cassi.apps.camera.response import read_unit
-from cassi.apps.command import announce, choose_device
+from cassi.apps.command import choose_device, make_progress_printer
 from cassi.apps.inputs import load_snapshot, name_scene
-from cassi.apps.printing import is_quiet, marked
+from cassi.apps.printing import color_label, is_quiet
 from cassi.apps.reconstructors import Recipe, build_solver
 from cassi.apps.results import describe_solve
 from cassi.apps.settings import UNCERTAINTY, Reconstruct, Snapshots
 from cassi.data.atomic import atomic_folder
 from cassi.data.formats.cells import Json
-from cassi.data.io import Loaded, write_cube
+from cassi.data.io import LoadedArray, write_cube
 from cassi.methods.along_dispersion import AlongDispersion
 from cassi.pipeline import find
 from cassi.pipeline.find import aligned, calibrated
@@ -35,7 +35,7 @@ from cassi.pipeline.reconstruct import reconstruct
 from cassi.pipeline.snapshot import Result, Snapshot
 from cassi.solvers import Iteration
 from cassi.solvers.base import Callback, Reconstructor, is_sampled, wants_cube
-from cassi.systems.grid import Grid
+from cassi.systems.grid import SpectralGrid
 
 if TYPE_CHECKING:
     from cassi.apps.reconstruct.journal import Passes
@@ -50,7 +50,7 @@ def make_recipe(settings: Reconstruct) -> Recipe:
 
 
 def read(
-    settings: Reconstruct, recipe: Recipe, files_by_role: Mapping[str, Loaded] | None = None
+    settings: Reconstruct, recipe: Recipe, files_by_role: Mapping[str, LoadedArray] | None = None
 ) -> Snapshot:
     """Read the files of one snapshot; `loaded` has been read already. See `load_snapshot`."""
     return load_snapshot(settings, recipe.device, recipe.bands, files_by_role)
@@ -63,12 +63,14 @@ def find_camera_by_settings(snapshot: Snapshot, settings: Reconstruct) -> Snapsh
     alignment. A guide is put beside the camera. All of them need the whole measurement in memory.
     """
     if settings.response is not None:
-        snapshot = snapshot.by(unit=read_unit(snapshot, settings))
+        snapshot = snapshot.with_camera(unit=read_unit(snapshot, settings))
     # A calibration estimates the alignment too, so `align` has no part beside it. In blocks the
     # mask stays where the file has it.
     step = guide = None
     if settings.calibrate:
-        step = calibrating(settings, announce("calibrate", settings.output.progress))
+        step = make_calibration(
+            settings, make_progress_printer("calibrate", settings.output.progress)
+        )
     elif settings.align and settings.memory_budget is None:
         step = aligned
     if settings.guide.file is not None:
@@ -76,7 +78,7 @@ def find_camera_by_settings(snapshot: Snapshot, settings: Reconstruct) -> Snapsh
     return find.find_camera(snapshot, step, guide)
 
 
-def calibrating(
+def make_calibration(
     settings: Snapshots, watch: Callable[[str], None], **options: Any
 ) -> Callable[[Snapshot], Snapshot]:
     """Return a function that calibrates the camera of a snapshot.
@@ -95,7 +97,7 @@ def calibrating(
 
 
 def prepare(
-    settings: Reconstruct, recipe: Recipe, files_by_role: Mapping[str, Loaded] | None = None
+    settings: Reconstruct, recipe: Recipe, files_by_role: Mapping[str, LoadedArray] | None = None
 ) -> tuple[Snapshot, Reconstructor]:
     """Read a snapshot, find its camera and make the method for it."""
     return fit(find_camera_by_settings(read(settings, recipe, files_by_role), settings), recipe)
@@ -121,7 +123,7 @@ def fit(snapshot: Snapshot, recipe: Recipe) -> tuple[Snapshot, Reconstructor]:
     return snapshot, method
 
 
-def _check_dispersion(settings: Reconstruct, grid: Grid | None) -> None:
+def _check_dispersion(settings: Reconstruct, grid: SpectralGrid | None) -> None:
     """Raise ValueError if the output cannot be the cube along the dispersion."""
     if grid is None:
         raise ValueError(
@@ -140,7 +142,7 @@ def _check_dispersion(settings: Reconstruct, grid: Grid | None) -> None:
         )
 
 
-def recover(
+def reconstruct_and_judge(
     snapshot: Snapshot,
     method: Reconstructor,
     seed: int,
@@ -192,7 +194,7 @@ def write_results(
     numbers: Json,
     *,
     cubes: bool = True,
-    more: Callable[[Path], None] | None = None,
+    write_more: Callable[[Path], None] | None = None,
 ) -> None:
     """Write cube, convergence, pictures and metrics: all of them, or none after an error.
 
@@ -204,7 +206,7 @@ def write_results(
         result: of the reconstruction.
         numbers: of `results.summarize`.
         cubes: write the cube and its standard deviations.
-        more: writes further files into the folder that it is called with.
+        write_more: writes further files into the folder that it is called with.
     """
     camera, output, uncertainty = result.snapshot.camera, settings.output, result.errors
     cube, truth = result.cube[0].cpu(), result.truth
@@ -231,8 +233,8 @@ def write_results(
             bars,
             dispersion_cube=result.solution.along,
         )
-        if more is not None:
-            more(stage)
+        if write_more is not None:
+            write_more(stage)
         # Last, as metrics.json lists the files beside it.
         results.write_numbers(stage / "metrics.json", numbers)
 
@@ -312,7 +314,7 @@ class Progress:
             self.watch(iteration, x)
 
 
-def say(numbers: Json, name: str = "") -> None:
+def print_findings(numbers: Json, name: str = "") -> None:
     """Print the note of the camera check, and the warnings.
 
     One of many snapshots has a name, which stands before its warnings; its note is left out.
@@ -323,7 +325,7 @@ def say(numbers: Json, name: str = "") -> None:
     sys.stdout.flush()
     for warning in numbers["warnings"]:
         print(
-            f"{marked('warning')} {prefix}{warning['about']}: {warning['message']}",
+            f"{color_label('warning')} {prefix}{warning['about']}: {warning['message']}",
             file=sys.stderr,
             flush=True,
         )

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from cassi.camera.names import Names
+from cassi.camera.band_offsets import BandOffsets
 from cassi.camera.place import MaskPlacement
 from cassi.systems import DDCassi, SDCassi, TiltedCassi
 
@@ -66,7 +66,7 @@ class Calibration:
     place: MaskPlacement
     told: bool = True
     dropped: tuple[str, ...] = ()
-    names: Names | None = None
+    names: BandOffsets | None = None
     levels: tuple[float, ...] = ()
 
     def refused(self, nominal: SDCassi | DDCassi, reason: str) -> "Calibration":
@@ -79,7 +79,10 @@ class Calibration:
 
 
 def describe(
-    nominal: SDCassi, values: dict[str, float], place: MaskPlacement, names: Names | None = None
+    nominal: SDCassi,
+    values: dict[str, float],
+    place: MaskPlacement,
+    names: BandOffsets | None = None,
 ) -> tuple[Value, ...]:
     """Return the estimates of a calibration in the directions of the displayed frame.
 

@@ -61,7 +61,7 @@ def check_camera(
     ['mask']
     """
     y = as_measurement(y, system)
-    camera, good_pixels = system.plain, system.good_pixels
+    camera, good_pixels = system.base_camera, system.good_pixels
     findings = check_detector(y, camera, good_pixels) + check_light(y, good_pixels)
     if isinstance(camera, CodedSystem):
         unit_y = system.without_bad_pixels(y)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from cassi.camera.displaced_camera import displaced_camera
 from cassi.camera.displacement import BAND_PARAMETERS, PARAMETERS, moved_mask
-from cassi.camera.found import place_bands
-from cassi.camera.moved import moved_camera
 from cassi.camera.place import MaskPlacement
+from cassi.camera.search import place_bands
 from cassi.systems import DDCassi, SDCassi, System
 
 _REFINED_KEYS = ("across", "along", "rotation", "step")
@@ -96,7 +96,7 @@ def _refine_by_heldout(
 
 def moved_dual(nominal: DDCassi, disperser: SDCassi, values: dict[str, float]) -> DDCassi:
     """Return the dual disperser that is equivalent to the displaced single disperser."""
-    offsets = [-offset for offset in moved_camera(disperser, values | {"tilt": 0.0}).offsets]
+    offsets = [-offset for offset in displaced_camera(disperser, values | {"tilt": 0.0}).offsets]
     # The offsets of a dual disperser begin at 0. The mask gets the shift that they lose.
     first_offset = min(offsets)
     mask_values = {key: value for key, value in values.items() if key not in BAND_PARAMETERS}

@@ -49,22 +49,22 @@ _MIN_CORRELATION = 0.1
 
 
 @dataclass(frozen=True)
-class Place:
+class FilterPlace:
     """Place of the mask in light of one wavelength.
 
     Attributes:
         wavelength: nm.
-        along: shift along the dispersion relative to the reference frame, pixels.
-        across: shift across the dispersion, pixels.
-        error: standard error of `along`, pixels.
-        loose: all loose places share one unknown shift, so that only their distances count.
+        shift_along: shift along the dispersion relative to the reference frame, pixels.
+        shift_across: shift across the dispersion, pixels.
+        error: standard error of `shift_along`, pixels.
+        has_common_shift: all such places share one unknown shift, so only distances count.
     """
 
     wavelength: float
-    along: float
-    across: float
+    shift_along: float
+    shift_across: float
     error: float
-    loose: bool = False
+    has_common_shift: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class FilteredCamera:
     errors: Tensor
     rows: tuple[int, int]
     first: int
-    places: tuple[Place, ...]
+    places: tuple[FilterPlace, ...]
     curves: tuple[CurveFit, ...]
 
 
@@ -185,27 +185,27 @@ def centroid(
     return float((samples * density_behind).sum() / density_behind.sum())
 
 
-def _check_places(places: Sequence[Place]) -> None:
+def _check_places(places: Sequence[FilterPlace]) -> None:
     """Refuse places that do not move along the dispersion in one direction with the wavelength.
 
     Warn where red light moves more than blue light, as it does behind no prism.
     """
-    spread = max(abs(place.along) for place in places)
-    if max(abs(place.across) for place in places) > max(1.0, spread):
+    spread = max(abs(place.shift_along) for place in places)
+    if max(abs(place.shift_across) for place in places) > max(1.0, spread):
         raise ValueError(
             "monochromatic: the code moves across the dispersion from filter to filter; set "
             "system.axis=-2 for dispersion along the rows, -1 along the columns"
         )
-    sign = 1 if places[-1].along > places[0].along else -1
+    sign = 1 if places[-1].shift_along > places[0].shift_along else -1
     slopes, errors = [], []
     for place, next_place in pairwise(places):
         nanometres = next_place.wavelength - place.wavelength
         error = math.hypot(place.error, next_place.error)
-        slopes.append(sign * (next_place.along - place.along) / nanometres)
+        slopes.append(sign * (next_place.shift_along - place.shift_along) / nanometres)
         errors.append(error / nanometres)
         if slopes[-1] <= _MIN_ERRORS_APART * errors[-1]:
             positions = ", ".join(
-                f"{place.wavelength:g} nm at {place.along:.2f}" for place in places
+                f"{place.wavelength:g} nm at {place.shift_along:.2f}" for place in places
             )
             raise ValueError(
                 f"monochromatic: expected a code that moves one way with the wavelength, got "
@@ -243,13 +243,13 @@ def _place_ends(
     ends: tuple[float, float],
     bands: Sequence[float],
     light: tuple[Tensor, Tensor] | None,
-) -> list[Place]:
+) -> list[FilterPlace]:
     """Return places of the outermost bands, and of the end of the light if there is a frame."""
     # With a frame in broadband light the shift of both ends comes from it. Then only their distance
     # is taken from the camera.
     error = _END_ERROR if light is None else _END_ERROR_WITH_LIGHT
     end_places = [
-        Place(nm, end - first, 0.0, error, loose=light is not None)
+        FilterPlace(nm, end - first, 0.0, error, has_common_shift=light is not None)
         for nm, end in zip((bands[0], bands[-1]), ends, strict=True)
     ]
     if light is None:
@@ -262,13 +262,16 @@ def _place_ends(
     )
     is_red_end = abs(end - ends[1]) < abs(end - ends[0])
     end_band, next_band = (bands[-1], bands[-2]) if is_red_end else (bands[0], bands[1])
-    return [*end_places, Place(end_band + (end_band - next_band) / 2, end - first, 0.0, error)]
+    return [
+        *end_places,
+        FilterPlace(end_band + (end_band - next_band) / 2, end - first, 0.0, error),
+    ]
 
 
-def _locate(reference: Tensor, code: Tensor, wavelength: float) -> Place:
+def _locate(reference: Tensor, code: Tensor, wavelength: float) -> FilterPlace:
     """Return the place of a mask relative to that of a reference, both as local contrast."""
     if code is reference:
-        return Place(wavelength, 0.0, 0.0, _MIN_ERROR)
+        return FilterPlace(wavelength, 0.0, 0.0, _MIN_ERROR)
     height, width = reference.shape
     size = (height + 2 * _MAX_SHIFT_ACROSS, 2 * width)
     cross = torch.fft.rfft2(code, s=size) * torch.fft.rfft2(reference, s=size).conj()
@@ -295,7 +298,7 @@ def _locate(reference: Tensor, code: Tensor, wavelength: float) -> Place:
         strip_cross = transforms[0] * transforms[1].conj()
         strip_shifts.append(_refine_peak(strip_cross, strip_size, (shift_across, shift_along))[1])
     error = torch.tensor(strip_shifts).std() / len(strip_shifts) ** 0.5
-    return Place(wavelength, shift_along, shift_across, max(float(error), _MIN_ERROR))
+    return FilterPlace(wavelength, shift_along, shift_across, max(float(error), _MIN_ERROR))
 
 
 def _refine_peak(
@@ -323,7 +326,7 @@ def _refine_peak(
 
 
 def fit_curves(
-    places: Sequence[Place], bands: Sequence[float]
+    places: Sequence[FilterPlace], bands: Sequence[float]
 ) -> tuple[Tensor, Tensor, tuple[CurveFit, ...]]:
     """Fit families of curves to places, and return their weighted mean at each band.
 
@@ -332,9 +335,9 @@ def fit_curves(
         and the families, the most probable first.
     """
     wavelengths = torch.tensor([place.wavelength for place in places], dtype=torch.float64)
-    y = torch.tensor([place.along for place in places], dtype=torch.float64)
+    y = torch.tensor([place.shift_along for place in places], dtype=torch.float64)
     sigma = torch.tensor([place.error for place in places], dtype=torch.float64)
-    is_loose = torch.tensor([place.loose for place in places])
+    is_loose = torch.tensor([place.has_common_shift for place in places])
     count = len(places) - bool(is_loose.any())
     band_wavelengths = torch.tensor(list(bands), dtype=torch.float64)
     fits: list[tuple[str, float, float, int, Tensor, Tensor]] = []
@@ -453,7 +456,7 @@ def _clean_mask(
     good_pixels: Sequence[Tensor],
     middle: int,
     wavelengths: Sequence[float],
-    places: Sequence[Place],
+    places: Sequence[FilterPlace],
 ) -> Tensor:
     """Return the middle frame, with its bad pixels filled from the other frames.
 
@@ -470,7 +473,10 @@ def _clean_mask(
             continue
         place = by_wavelength[wavelengths[k]]
         scale = typical / float(y[is_good].mean().clamp_min(1e-30))
-        first, fraction = math.floor(place.along), place.along - math.floor(place.along)
+        first, fraction = (
+            math.floor(place.shift_along),
+            place.shift_along - math.floor(place.shift_along),
+        )
         for shift, share in ((first, 1 - fraction), (first + 1, fraction)):
             weight_here = (is_good * share * torch.ones_like(image)).roll(-shift, -1)
             total += weight_here * (scale * y.double()).roll(-shift, -1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cassi.ops import linear_taps
-from cassi.plain_scenes import smooth_spectra
+from cassi.smooth_windows import smooth_spectra
 from cassi.systems.tilted import Shift
 
 SPECTRA = 10

@@ -72,11 +72,11 @@ def check_detector(y: Tensor, system: System, good_pixels: Tensor | None) -> Cam
         system, y = system.part(first, first + lines), y.narrow(axis, first, lines)
         good_pixels = None if good_pixels is None else good_pixels.narrow(axis, first, lines)
     places = find_places(system)
-    lost_bands = [band for band, place in enumerate(places, 1) if place.lost > MAX_LOST]
+    lost_bands = [band for band, place in enumerate(places, 1) if place.lost_fraction > MAX_LOST]
     if lost_bands:
         message = (
             f"{len(lost_bands)} bands fall beside it (bands {lost_bands[0]} to {lost_bands[-1]}, "
-            f"up to {max(place.lost for place in places):.0%} of their light): set "
+            f"up to {max(place.lost_fraction for place in places):.0%} of their light): set "
             "system.offsets or system.detector to the camera's, or leave them out"
         )
         warnings.append(Finding("detector", message))

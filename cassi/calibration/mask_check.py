@@ -266,7 +266,7 @@ def _check_shift_and_step(
     camera_at_peak = nominal.moved(down, 0.0)
     shift_along, _ = _likeliest(referee, camera_at_peak, lambda end, _: (end, end))
     step, ends = pitch, None
-    if not system.all_light:
+    if not system.is_broadband:
         ends = _find_stretch(referee, camera_at_peak, span, shift_along)
     if ends is not None:
         shift_along, step = (ends[0] + ends[1]) / 2, pitch * (1 + (ends[1] - ends[0]) / span)
@@ -283,7 +283,7 @@ def _check_shift_and_step(
     )
     if is_shifted_across or (is_shifted_along and ends is None):
         warnings.append(_shift_finding(system, down, shift_along if is_shifted_along else 0.0))
-    if system.all_light:
+    if system.is_broadband:
         note = " Dispersion: light of all wavelengths does not show it."
     elif ends is not None:
         note = f" Dispersion: {sign * step:.2f} px per band, not {sign * pitch:.4g} as configured."

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import max_pool1d
 
 from cassi.systems import System
-from cassi.systems.grid import Grid, InAllLight
+from cassi.systems.grid import BroadbandCamera, SpectralGrid
 
 # Strips of a frame that are fitted one by one. Their scatter gives the standard error.
 _STRIPS = 8
@@ -246,7 +246,7 @@ class WhiteFrame:
         template: Tensor,
         system: System,
         reconstruct: Callable[[Tensor, System], Tensor],
-        grid: Grid | None = None,
+        grid: SpectralGrid | None = None,
     ) -> White:
         """Fit the frame through a camera, on the device and in the type of a template.
 
@@ -303,7 +303,7 @@ def find_white(
     system: System,
     reflectance: float | Sequence[float] | Tensor = 1.0,
     reconstruct: Callable[[Tensor, System], Tensor] | None = None,
-    grid: Grid | None = None,
+    grid: SpectralGrid | None = None,
 ) -> White:
     r"""Estimate the response from a frame of an even white surface that fills the field.
 
@@ -343,7 +343,7 @@ def find_white(
         )
     reflectances = torch.as_tensor(reflectance, dtype=torch.float64).expand(system.cube_shape[0])
     counts = torch.ones_like(y[0]) if system.good_pixels is None else system.good_pixels[0].to(y)
-    even_scenes = _even_scenes(y, system if grid is None else InAllLight(system, grid))
+    even_scenes = _even_scenes(y, system if grid is None else BroadbandCamera(system, grid))
     strips, stray_light = _fit_strips(y[0], counts, even_scenes, system.part_axis)
     white_frame = (y - stray_light) * counts
     model = torch.einsum("c,c...->...", strips.mean(0).to(y), even_scenes) * counts
@@ -470,7 +470,7 @@ class Unit:
         y: Tensor,
         system: System,
         reconstruct: Callable[[Tensor, System], Tensor],
-        grid: Grid | None = None,
+        grid: SpectralGrid | None = None,
     ) -> tuple[Tensor, Unit, str]:
         """Fit a white frame through the camera with which a snapshot is reconstructed.
 

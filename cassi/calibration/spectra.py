@@ -37,16 +37,16 @@ class Statistics(NamedTuple):
     Attributes:
         wavelengths: nm, `(G,)`.
         mean: mean over the scenes, `(G,)`.
-        within: covariance within a scene, `(G, G)`.
-        between: covariance of the means of the scenes, `(G, G)`.
+        within_scenes: covariance within a scene, `(G, G)`.
+        between_scenes: covariance of the means of the scenes, `(G, G)`.
         light: mean logarithm of the mean spectra of the scenes, `(G,)`.
         light_spread: covariance of these logarithms, `(G, G)`.
     """
 
     wavelengths: Tensor
     mean: Tensor
-    within: Tensor
-    between: Tensor
+    within_scenes: Tensor
+    between_scenes: Tensor
     light: Tensor
     light_spread: Tensor
 
@@ -123,7 +123,8 @@ def strangeness(
     covered_wavelengths = statistics.wavelengths[is_covered]
     mean = statistics.mean[is_covered] - statistics.mean[is_covered].mean()
     within_scenes, between_scenes = (
-        value[is_covered][:, is_covered] for value in (statistics.within, statistics.between)
+        value[is_covered][:, is_covered]
+        for value in (statistics.within_scenes, statistics.between_scenes)
     )
     if in_lamp_light:
         lamp_spectra = black_bodies(covered_wavelengths)

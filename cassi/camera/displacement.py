@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import grid_sample, interpolate, pad
 
 from cassi.systems import SDCassi
-from cassi.systems.photographed import is_design
+from cassi.systems.mask_kind import is_design
 
 EDGE_PIXELS = 4
 """Width of the margin around a mask, pixels. It is as bright as the border of the mask."""
@@ -110,11 +110,11 @@ ALONG_DISPERSION: dict[str, Parameter] = {
 }
 """Parameters that are identifiable only in light with one line per band."""
 PARAMETERS = DISPLACEMENTS | ALONG_DISPERSION
-IN_TABLE = ("across", "rotation", "magnification", "tilt", *ALONG_DISPERSION)
+PRINTED_PARAMETERS = ("across", "rotation", "magnification", "tilt", *ALONG_DISPERSION)
 """Parameters that a calibration prints as numbers of the camera."""
-NUISANCES = ("width", *(key for key in DISPLACEMENTS if key.startswith(("tilt", "colour"))))
+LIGHT_PARAMETERS = ("width", *(key for key in DISPLACEMENTS if key.startswith(("tilt", "colour"))))
 """Parameters that are fitted but do not change the mask, because they depend on the offset."""
-BAND_PARAMETERS = (*NUISANCES[1:], "bands", "step", "curve")
+BAND_PARAMETERS = (*LIGHT_PARAMETERS[1:], "bands", "step", "curve")
 """Parameters that move single bands and leave the mask where it is."""
 BLURS = {"blur": (0.1, 0.2), "width": (1.0, 0.5)}
 """Prior mean and standard deviation of two variances.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cassi.checks import did_you_mean
 from cassi.data.datasets import WholeScenes
-from cassi.data.frames import Prepared, Preprocessing, describe
+from cassi.data.frames import PreparedFrame, Preprocessing, describe_corrections
 from cassi.data.io import load_cube, load_mask, load_measurement
 from cassi.data.manifest import checksum, first_names
 from cassi.data.scenes import Scene, find_scenes, load_scene, scene_name
@@ -25,7 +25,7 @@ _MAX_OUTSIDE_UNIT_RANGE = 0.1
 
 
 @dataclass(frozen=True)
-class Item:
+class BenchmarkScene:
     """One scene of a data set.
 
     Attributes:
@@ -36,7 +36,8 @@ class Item:
         wavelengths: nm, one per band, or None if neither the user nor the file states them.
         note: how the files were understood, for the user.
         preprocessing: the corrections of the measurement by step, or None.
-        bad: pixels of the measurement to leave out, bool, shaped like it; None if there are none.
+        bad_pixels: pixels of the measurement to leave out, bool, shaped like it; None if there are
+            none.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Item:
     wavelengths: tuple[float, ...] | None
     note: str
     preprocessing: dict[str, Any] | None = None
-    bad: Tensor | None = None
+    bad_pixels: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class Benchmark:
         """Names of the scenes, in order."""
         return list(self.files)
 
-    def load(self, name: str) -> Item:
+    def load(self, name: str) -> BenchmarkScene:
         """Read a scene.
 
         Raises:
@@ -162,8 +163,8 @@ class Benchmark:
         measurement = corrections = bad_pixels = None
         if measurement_file is not None:
             frame, measurement_note = self._load_measurement(measurement_file)
-            measurement, corrections = frame.y[0], frame.done
-            bad_pixels = None if frame.bad is None else frame.bad[0]
+            measurement, corrections = frame.y[0], frame.corrections
+            bad_pixels = None if frame.bad_pixels is None else frame.bad_pixels[0]
             notes.append(measurement_note)
         mask, mask_note = self._load_mask(name, measurement_file)
         notes.append(mask_note)
@@ -188,7 +189,9 @@ class Benchmark:
         if wavelengths is None and scene is not None:
             wavelengths = scene.wavelengths or None
         note = "; ".join(notes)
-        return Item(name, truth, measurement, mask, wavelengths, note, corrections, bad_pixels)
+        return BenchmarkScene(
+            name, truth, measurement, mask, wavelengths, note, corrections, bad_pixels
+        )
 
     def _load_cube(self, path: Path) -> Scene:
         if not self.unit_range:
@@ -213,7 +216,7 @@ class Benchmark:
             )
         return scene
 
-    def _load_measurement(self, path: Path) -> tuple[Prepared, str]:
+    def _load_measurement(self, path: Path) -> tuple[PreparedFrame, str]:
         # With cubes, `key` is the name of their array.
         key = self.key if self.cubes is None else None
         counts = self.preprocessing.bits is not None
@@ -231,7 +234,9 @@ class Benchmark:
             )
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
-        return frame, ", ".join(filter(None, (loaded_frame.note, describe(frame.done))))
+        return frame, ", ".join(
+            filter(None, (loaded_frame.note, describe_corrections(frame.corrections)))
+        )
 
     def _load_mask(self, name: str, measurement_file: Path | None) -> tuple[Tensor, str]:
         path = measurement_file if self.mask is None else Path(self.mask).expanduser()

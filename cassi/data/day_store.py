@@ -84,7 +84,7 @@ def prepare_store(
     shape: tuple[int, int, int],
     wavelengths: Sequence[float] | None,
     uncertainty: bool = False,
-    about: Mapping[str, object] | None = None,
+    attributes: Mapping[str, object] | None = None,
     frame: tuple[int, ...] | None = None,
 ) -> DayStore:
     """Make a store for these snapshots, or append those that an existing store does not have.
@@ -98,7 +98,7 @@ def prepare_store(
         shape: (C, H, W) of every cube.
         wavelengths: nm, one per band, or None.
         uncertainty: the store has standard deviations.
-        about: attributes of a new store.
+        attributes: attributes of a new store.
         frame: (K, H', W') of every snapshot, if the store keeps them.
 
     Raises:
@@ -116,7 +116,9 @@ def prepare_store(
             # arrays.
             stage = path.with_name(f".{path.name}.new")
             group = zarr.create_group(stage, zarr_format=3, overwrite=True)
-            group.attrs.update({"Conventions": CONVENTIONS, **dict(about or {}), "cassi": layout})
+            group.attrs.update(
+                {"Conventions": CONVENTIONS, **dict(attributes or {}), "cassi": layout}
+            )
             _create(group, shape, nm, uncertainty, frame)
             stage.rename(path)
         group = zarr.open_group(path, mode="r+", zarr_format=3)
@@ -133,7 +135,7 @@ def prepare_store(
     return DayStore(path)
 
 
-class Recording:
+class FrameRecorder:
     """Appends frames and cubes to a day store, under a lock that one process at a time can hold.
 
     Frames are numbered in the order of the store.
@@ -183,7 +185,7 @@ class Recording:
         attributes = {"title": "frames and cubes, by cassi-live"}
         prepare = partial(prepare_store, self.path, wavelengths=wavelengths)
         prepare = partial(
-            prepare, shape=(bands, height, width), about=attributes, frame=frame.shape
+            prepare, shape=(bands, height, width), attributes=attributes, frame=frame.shape
         )
         if self._count < 0:
             self._count = prepare([], []).group["name"].shape[0]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cassi.checks import check_readable, did_you_mean, printable
-from cassi.data import door
+from cassi.data import sandboxed_reader
 from cassi.data.atomic import atomic_path, atomic_paths
 from cassi.data.formats import Writer, envi, hdf5, hyperspy, mat, numpy, planes, tiff, zarr
 from cassi.data.formats.arrays import FOLDERS, READERS
@@ -40,7 +40,7 @@ WRITE_SUFFIXES = (*_WRITERS, ".hdr")
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedArray:
     """An array read from a file, and how it was understood.
 
     Attributes:
@@ -67,7 +67,7 @@ class Loaded:
 
 def load_cube(
     path: PathLike, *, key: str | None = None, axes: str | None = None, bands: int | None = None
-) -> Loaded:
+) -> LoadedArray:
     """Read a cube; ``data`` has shape (1, C, H, W), bands in order of increasing wavelength.
 
     Integers of TIFF and ENVI images are divided by the scale that the file states, else by the
@@ -90,7 +90,7 @@ def load_cube(
 
 def load_mask(
     path: PathLike, *, key: str | None = None, axes: str | None = None, bands: int | None = None
-) -> Loaded:
+) -> LoadedArray:
     """Read a mask; arguments are those of `load_cube`.
 
     ``data`` has shape (K, 1 or C, H, W). Two axes give (1, 1, H, W). Three give (1, C, H, W), or
@@ -107,7 +107,7 @@ def load_measurement(
     axes: str | None = None,
     finite: bool = True,
     counts: bool = False,
-) -> Loaded:
+) -> LoadedArray:
     """Read a measurement; ``data`` has shape (1, K, H, W'), and there are no wavelengths.
 
     K is the number of shots, 1 for a file with two axes. Of three axes the shots are the shortest
@@ -128,7 +128,7 @@ def load_measurement(
     return _load("measurement", path, key, axes, None, finite, counts)
 
 
-def load_guide(path: PathLike) -> Loaded:
+def load_guide(path: PathLike) -> LoadedArray:
     """Read the picture of a guide: ``data`` of shape (1, G, H, W); a PNG may have three colours."""
     return _load("guide", path, None, None, 3)
 
@@ -256,11 +256,11 @@ def _load(
     bands: int | None,
     finite: bool = True,
     as_counts: bool = False,
-) -> Loaded:
+) -> LoadedArray:
     """Read a file in the sandboxed reader; order its axes and bands, and describe what was done."""
     path = _find_file(Path(path).expanduser(), role_name)
     arguments = {"role": role_name, "key": key, "axes": axes, "bands": bands, "counts": as_counts}
-    values, description = door.read("array", path, **arguments)
+    values, description = sandboxed_reader.read("array", path, **arguments)
     file_axes, shape = description["axes"], tuple(description["shape"])
     remarks = description["remarks"]
     axes_of_data = "".join(letter for letter in "KCHW" if letter in file_axes)
@@ -295,7 +295,7 @@ def _load(
     parts += [f"axes {file_axes} {shape} -> {tuple(data.shape)}", *remarks]
     note = printable(f"{path.name}: {', '.join(parts)}")
     counts, full_scale = description["counts"], description["full_scale"]
-    return Loaded(data, wavelengths, path, key or None, file_axes, note, counts, full_scale)
+    return LoadedArray(data, wavelengths, path, key or None, file_axes, note, counts, full_scale)
 
 
 def _find_file(path: Path, role_name: str) -> Path:

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 
 from cassi.data.augment import turn
 from cassi.data.datasets import check_scenes, load_all
-from cassi.data.formats.listing import list_folder, say_left_out
+from cassi.data.formats.listing import describe_left_out, list_folder
 from cassi.data.io import load_cube
 from cassi.data.manifest import refuse_shared
 from cassi.data.scenes import Scene
@@ -37,18 +37,18 @@ class Folder:
         keys: names of the array `(H, W, C)`; the first one that a file has is read.
         full_scale: divisor of the values.
         clip: clip the values to [0, 1].
-        most: files with a larger number are not read; None reads all.
+        max_number: files with a larger number are not read; None reads all.
     """
 
     pattern: str
     keys: tuple[str, ...]
     full_scale: int = 1
     clip: bool = False
-    most: int | None = None
+    max_number: int | None = None
 
 
 FOLDERS = {
-    "cave_1024_28": Folder(r"scene(\d+)\.mat", ("img_expand", "img"), 65536, most=205),
+    "cave_1024_28": Folder(r"scene(\d+)\.mat", ("img_expand", "img"), 65536, max_number=205),
     "CAVE_512_28": Folder(r".+\.mat", ("data_slice",), 65535, clip=True),
     "KAIST_CVPR2021": Folder(r".+\.mat", ("HSI",), clip=True),
     "TSA_simu_data/Truth": Folder(r".+\.mat", ("img",)),
@@ -140,13 +140,13 @@ def list_scenes(root: PathLike, name: str) -> list[Path]:
         match = re.fullmatch(folder.pattern, path.name)
         if match is None:
             continue
-        if folder.most is None or int(match[1]) <= folder.most:
+        if folder.max_number is None or int(match[1]) <= folder.max_number:
             paths.append(path)
     if not paths:
-        hint = f"; {say_left_out(left_out)}" if left_out else ""
+        hint = f"; {describe_left_out(left_out)}" if left_out else ""
         raise ValueError(f"expected scenes such as {example}, found none in {folder_path}{hint}")
     if left_out:
-        warnings.warn(f"{folder_path}: {say_left_out(left_out)}", stacklevel=2)
+        warnings.warn(f"{folder_path}: {describe_left_out(left_out)}", stacklevel=2)
     return paths
 
 

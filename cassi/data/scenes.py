@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from cassi.checks import printable
-from cassi.data import door
+from cassi.data import sandboxed_reader
 from cassi.data.formats import planes
-from cassi.data.formats.listing import list_folder, say_left_out
+from cassi.data.formats.listing import describe_left_out, list_folder
 from cassi.data.formats.tiff import is_ome
-from cassi.data.io import READ_SUFFIXES, Loaded, check_finite, load_cube
+from cassi.data.io import READ_SUFFIXES, LoadedArray, check_finite, load_cube
 from cassi.data.wavelengths import checked_wavelengths, resample
 
 Scale = Literal["auto", "maximum"] | float
@@ -101,7 +101,7 @@ class Scene:
         return replace(self, cube=levels.to(torch.uint16))
 
 
-def scored_level(maximum: float, counts: bool = False) -> float:
+def score_level(maximum: float, counts: bool = False) -> float:
     """Return the level of a truth that scores take for 1: its maximum if > 1 or counts, else 1."""
     return maximum if maximum > 0 and (counts or maximum > 1) else 1.0
 
@@ -201,7 +201,7 @@ def find_scenes(
                 left_out[path] = _why_no_scene(path)
     if left_out:
         # A warning and no log message: Hydra switches logging off in the commands.
-        warnings.warn(f"{root}: {say_left_out(left_out)}", stacklevel=2)
+        warnings.warn(f"{root}: {describe_left_out(left_out)}", stacklevel=2)
     return sorted(scenes.values())
 
 
@@ -277,7 +277,7 @@ def load_scene(
     if maximum == 0:
         raise ValueError(f"{path}: expected a scene with light in it, all values are 0 or less")
     scene_scale = 1.0
-    if scale == "maximum" or (scale == "auto" and scored_level(maximum, raw.counts) != 1):
+    if scale == "maximum" or (scale == "auto" and score_level(maximum, raw.counts) != 1):
         if not raw.counts and maximum > 1 and (cube > 1).double().mean() <= MAX_HIGHLIGHT_FRACTION:
             scene_scale = maximum
         cube = cube.div_(maximum).clamp_(max=1)
@@ -293,7 +293,7 @@ def load_scene(
 
 def _read_file(
     path: Path, target_nm: Sequence[float] | None, key: str | None, axes: str | None
-) -> Loaded:
+) -> LoadedArray:
     """Read a file of a cube; messages name the settings of a data set."""
     bands = None if target_nm is None else len(target_nm)
     try:
@@ -332,15 +332,15 @@ def _is_image_folder(folder: Path, target_nm: Sequence[float] | None) -> bool:
     )
 
 
-def _read_cave_pages(folder: Path) -> Loaded:
+def _read_cave_pages(folder: Path) -> LoadedArray:
     pages = _find_cave_pages(folder)
-    images, description = door.read(
+    images, description = sandboxed_reader.read(
         "array", folder, role="cube", pages=[page.name for page in pages]
     )
     cube = torch.from_numpy(images)
     check_finite(str(folder), cube)
     note = f"{folder.name}: {len(pages)} PNG pages, {', '.join(description['remarks'])}"
-    return Loaded(cube[None], _CAVE_NM, folder, None, "CHW", note, counts=True)
+    return LoadedArray(cube[None], _CAVE_NM, folder, None, "CHW", note, counts=True)
 
 
 def _find_cave_pages(folder: Path) -> list[Path]:

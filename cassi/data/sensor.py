@@ -92,7 +92,7 @@ class Sensor:
     read: float = 0.0
     dark: float = 0.0
     prnu: float = 0.0
-    hot: float | Sequence[Sequence[int]] = 0.0
+    hot: float | Sequence[Sequence[int]] = 0.0  # name: a setting
     hot_level: float = 0.5
     gain: float = 1.0
     offset: float = 0.0

@@ -48,12 +48,12 @@ class Store:
         values: Mapping[str, object],
         files: Iterable[Path] = (),
         *,
-        done: bool = True,
+        is_result: bool = True,
     ) -> None:
         """Write the record of a result whose files exist.
 
         The record has the size and SHA-256 of each file, and `values` of dicts, lists, numbers and
-        texts. With `done=False` it does not count as a result; its values may say why there is
+        texts. With `is_result=False` it does not count as a result; its values may say why there is
         none.
 
         Raises:
@@ -63,7 +63,12 @@ class Store:
             Path(os.path.relpath(file, self.root)).as_posix(): [size_of(file), digest(file)]
             for file in files
         }
-        record = {"fingerprint": fingerprint, "done": done, "files": checksums, "values": values}
+        record = {
+            "fingerprint": fingerprint,
+            "done": is_result,
+            "files": checksums,
+            "values": values,
+        }
         text = json.dumps(record)
         row = name, text, digest_content([name, text])
         self.root.mkdir(parents=True, exist_ok=True)
@@ -114,7 +119,7 @@ class Store:
         is_folder = file.is_dir() and file.suffix == ".zarr"
         return is_inside and (file.is_file() or is_folder)
 
-    def all(self) -> dict[str, Json]:
+    def read_all(self) -> dict[str, Json]:
         """Return the values of all records by name, in the order of the names."""
         return {name: record.values for name, record in self._records().items()}
 
@@ -201,7 +206,7 @@ class _Record(NamedTuple):
     """The content of a row: `files` has (size, SHA-256) by path relative to the store."""
 
     fingerprint: str
-    done: bool
+    done: bool  # name: a key of the JSON text in the database
     files: dict[str, tuple[int, str]]
     values: Json
 
@@ -213,21 +218,21 @@ def file_name(text: str) -> str:
 
 
 def fingerprint(value: object, content: bool = False) -> str:
-    """Return a hash of dicts, lists, numbers and texts; files in them count as `stamp` says."""
-    text = json.dumps(stamp(value, content), sort_keys=True, default=str)
+    """Return a hash of dicts, lists, numbers and texts; files count by `describe_inputs`."""
+    text = json.dumps(describe_inputs(value, content), sort_keys=True, default=str)
     return digest_content([text])[:32]
 
 
-def stamp(value: object, content: bool = False) -> Any:
+def describe_inputs(value: object, content: bool = False) -> Any:
     """Return a value in which the path of each existing file is replaced by what identifies it.
 
     With `content` that is its SHA-256. Otherwise it is its name, size and time of change, because
     it would take too long to read a thousand files.
     """
     if isinstance(value, Mapping):
-        return {str(key): stamp(item, content) for key, item in value.items()}
+        return {str(key): describe_inputs(item, content) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [stamp(item, content) for item in value]
+        return [describe_inputs(item, content) for item in value]
     if isinstance(value, str | os.PathLike) and (found_file := _find_file(value)) is not None:
         file, status = found_file
         if content:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cassi.data.atomic import digest_content
-from cassi.data.benchmarks import Item
+from cassi.data.benchmarks import BenchmarkScene
 from cassi.data.simulation import Noise, scene_generator
 from cassi.data.synthetic.twin import TrueCamera, Twin
 from cassi.pipeline.snapshot import Camera, Snapshot
@@ -50,7 +50,7 @@ class Problem:
 
 @torch.no_grad()
 def make_problem(
-    item: Item,
+    item: BenchmarkScene,
     system: System,
     mask: Tensor,
     *,
@@ -89,12 +89,12 @@ def make_problem(
     # method may know the true camera of a twin, and uses the kind of light, bad pixels and guide.
     # A part without a value adds nothing, so that records of problems without it stay valid.
     digest_parts: list[object] = [] if twin is None else [twin]
-    if system.all_light:
+    if system.is_broadband:
         digest_parts.append("light of all wavelengths")
-    if item.bad is not None:
-        system = system.weighted(bad_pixels=item.bad)
+    if item.bad_pixels is not None:
+        system = system.weighted(bad_pixels=item.bad_pixels)
         y = system.without_bad_pixels(y)
-        digest_parts.append(item.bad)
+        digest_parts.append(item.bad_pixels)
     guide_view = None
     if guide is not None:
         guide_view = (_take_picture(item, *guide, scene_generator(seed, item.name)), *guide)
@@ -107,7 +107,7 @@ def make_problem(
 
 
 def _measure(
-    item: Item, system: System, noise: Noise | None, twin: Twin | None, seed: int
+    item: BenchmarkScene, system: System, noise: Noise | None, twin: Twin | None, seed: int
 ) -> tuple[Tensor, TrueCamera | None]:
     """Return the measurement of a scene, and the true camera if a twin took it."""
     if noise is not None and twin is not None and twin.is_noisy:
@@ -139,7 +139,9 @@ def _measure(
     return y, true_camera
 
 
-def _take_picture(item: Item, response: Tensor, noise: float, random: torch.Generator) -> Tensor:
+def _take_picture(
+    item: BenchmarkScene, response: Tensor, noise: float, random: torch.Generator
+) -> Tensor:
     """Return the picture `(1, G, H, W)` that a guide camera takes of a scene, with its noise."""
     if item.truth is None:
         raise ValueError(f"{item.name}: expected a truth to take a guide's picture of, got none")

@@ -113,16 +113,16 @@ class RecordFolder:
 
     def _write(self, record: Record, files: list[Path]) -> None:
         has_result = record.error is None
-        self.store.write(_name(record.job), record.key, asdict(record), files, done=has_result)
+        self.store.write(_name(record.job), record.key, asdict(record), files, is_result=has_result)
 
     def read_cube(self, job: Job) -> Tensor | None:
         """Return the cube `(C, H, W)` of a job, or None."""
         path = self.cube(job)
         return torch.from_numpy(read_array(path)) if path.is_file() else None
 
-    def all(self) -> list[Record]:
+    def read_all(self) -> list[Record]:
         """Return every record, sorted by its name."""
-        records = map(self._parse, self.store.all().values())
+        records = map(self._parse, self.store.read_all().values())
         return [record for record in records if record is not None]
 
     def _parse(self, values: Mapping[str, Any] | None) -> Record | None:

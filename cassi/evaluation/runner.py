@@ -20,7 +20,7 @@ from cassi import uncertainty as error_bars
 from cassi.data.store import fingerprint
 from cassi.evaluation.problems import Problem
 from cassi.evaluation.records import Job, Record, RecordFolder, Values
-from cassi.metrics.measures import explain_infinite
+from cassi.metrics.measures import explain_infinite_ergas
 from cassi.metrics.scores import evaluate_all
 from cassi.pipeline.fit import Recipe, fit
 from cassi.pipeline.judge import assess
@@ -204,7 +204,7 @@ def score(outcome: TimedResult, problem: Problem, scene: str = "scene") -> Value
     cube, solution = outcome.cube, outcome.result.solution
     values: Values = {}
     if problem.truth is not None:
-        if (reason := explain_infinite(cube, problem.truth)) is not None:
+        if (reason := explain_infinite_ergas(cube, problem.truth)) is not None:
             warnings.warn(f"{scene}: {reason}", stacklevel=2)
         for preset, scores in evaluate_all(cube, problem.truth).items():
             values |= {f"{name}/{preset}": scores[name] for name in ("psnr", "ssim")}

@@ -426,7 +426,13 @@ def _columns_with_values(rows: Collection[Values], preset: str) -> list[Column]:
 def _columns() -> list[Column]:
     """Return every column; the user's own metrics stand before the residual."""
     user_columns = [
-        Column(name, part.about["unit"], part.about["digits"], name, part.about["better"])
+        Column(
+            name,
+            part.properties["unit"],
+            part.properties["digits"],
+            name,
+            part.properties["better"],
+        )
         for name, part in parts("metric").items()
     ]
     index = [column.heading for column in _COLUMNS].index("residual")

@@ -6,13 +6,13 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import Unpack
 
-from cassi.methods.wrapper import Wrapper
+from cassi.methods.wrapper import ReconstructorWrapper
 from cassi.solvers import Geometric, LinearSystem, Solution, Solver
-from cassi.solvers.base import Along, CallbackWrapper, Options, Reconstructor
+from cassi.solvers.base import CallbackWrapper, GridSolution, Options, Reconstructor
 
 
 @dataclass(frozen=True)
-class AlongDispersion(Wrapper):
+class AlongDispersion(ReconstructorWrapper):
     """Reconstruct on a spectral grid, and return the cube at the camera's bands.
 
     The grid has G bands and the camera C. The light of a scene is the same on any grid, so each of
@@ -22,7 +22,7 @@ class AlongDispersion(Wrapper):
 
     Args:
         method: the reconstructor, of any number of bands.
-        grid: a `cassi.systems.grid.Grid`.
+        grid: a `cassi.systems.grid.SpectralGrid`.
     """
 
     grid: Any
@@ -40,25 +40,25 @@ class AlongDispersion(Wrapper):
         if (callback := options.get("callback")) is not None:
             options["callback"] = CallbackWrapper(callback, grid.read)
         if (statistics := options.get("statistics")) is not None:
-            options["statistics"] = statistics.by(grid, grid.camera)
+            options["statistics"] = statistics.for_camera(grid, grid.camera)
         solution = self._adapted_method().run(y, grid.camera(system), **options)
-        return replace(solution, x=grid.read(solution.x), along=Along(solution.x, grid))
+        return replace(solution, x=grid.read(solution.x), along=GridSolution(solution.x, grid))
 
     def _adapted_method(self) -> Reconstructor:
         """Return the method with the final strength for the grid's number of bands."""
-        method, ratio = self.method, len(self.grid.offsets) / len(self.grid.named)
+        method, ratio = self.method, len(self.grid.offsets) / len(self.grid.band_offsets)
         if not isinstance(method, Solver) or not isinstance(method.sigma, Geometric):
             return method
         start, end = method.sigma.start, method.sigma.end
         return replace(method, sigma=Geometric(start, min(start, end * ratio**0.75)))
 
 
-def inner_of(method: Reconstructor) -> Reconstructor:
+def without_grid(method: Reconstructor) -> Reconstructor:
     """Return the method inside an `AlongDispersion`; any other reconstructor as it is."""
     return method.method if isinstance(method, AlongDispersion) else method
 
 
-def around(method: Reconstructor, replacement: Reconstructor) -> Reconstructor:
+def with_grid_of(method: Reconstructor, replacement: Reconstructor) -> Reconstructor:
     """Return the replacement for a method, on the same spectral grid if the method has one."""
     if isinstance(method, AlongDispersion):
         return replace(method, method=replacement)

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from cassi.methods.wrapper import Wrapper
+from cassi.methods.wrapper import ReconstructorWrapper
 from cassi.solvers import LinearSystem, Solution
 from cassi.solvers.base import Options
 
 
 @dataclass(frozen=True)
-class Blended(Wrapper):
+class Blended(ReconstructorWrapper):
     """Keep a share of the first cube in the result.
 
         x = (1 − b) method(y, x₀) + b x₀

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import grid_sample, pad
 
 from cassi.priors.subspace import spectral_basis, to_subspace
-from cassi.solvers.linear_system import Camera
+from cassi.solvers.linear_system import CameraSystem
 from cassi.solvers.statistics import unit_of
 
 N_COMPONENTS = 4  # spectral components of the cube from which the motion is estimated
@@ -25,7 +25,7 @@ FIRST_STAGES = ((8, 5), (4, 5), (2, 4), (0, 5))
 NEXT_STAGES = ((2, 2), (0, 3))
 
 
-def find_motion(x: Tensor, y: Tensor, system: Camera, motion: Tensor | None = None) -> Tensor:
+def find_motion(x: Tensor, y: Tensor, system: CameraSystem, motion: Tensor | None = None) -> Tensor:
     """Find the shift, rotation and scale that turn a cube into the scene of a snapshot.
 
         argmin_M Σ_i w_i (y − A W_M x)_i²,   w = 1/(1 + (r/s)²),   r = y − A W_M x
@@ -60,7 +60,7 @@ def find_motion(x: Tensor, y: Tensor, system: Camera, motion: Tensor | None = No
     return motion
 
 
-def _best_shift(x: Tensor, y: Tensor, system: Camera, basis: Tensor) -> Tensor:
+def _best_shift(x: Tensor, y: Tensor, system: CameraSystem, basis: Tensor) -> Tensor:
     """Return the motion by those `TRIAL_SHIFTS` that fit the snapshot best."""
     blurred_x, size = _blur(x, FIRST_STAGES[0][0]), x.new_tensor(x.shape[-2:])
     best, least_error = x.new_tensor([[1, 0, 0], [0, 1, 0]]), torch.inf
@@ -115,7 +115,7 @@ def _blur(x: Tensor, radius: int) -> Tensor:
     return x / size**2
 
 
-def _step(x: Tensor, y: Tensor, system: Camera, basis: Tensor, motion: Tensor) -> Tensor:
+def _step(x: Tensor, y: Tensor, system: CameraSystem, basis: Tensor, motion: Tensor) -> Tensor:
     """Return the change of a motion by one weighted Gauss–Newton step, `(2, 3)`."""
     height, width = x.shape[-2:]
     u, v = _coordinates(x, height, width)

@@ -7,14 +7,14 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from cassi.checks import not_negative
-from cassi.methods.wrapper import Wrapper
+from cassi.methods.wrapper import ReconstructorWrapper
 from cassi.solvers import LinearSystem, Solution, Statistics
 from cassi.solvers.base import Options
-from cassi.solvers.linear_system import seen
+from cassi.solvers.linear_system import zero_bad_pixels
 
 
 @dataclass(frozen=True)
-class NoiseThreshold(Wrapper):
+class NoiseThreshold(ReconstructorWrapper):
     """Take estimated noise below a threshold for texture: the method runs with a noise of 0.
 
     Texture in smooth windows looks like noise. In a `cassi.methods.Started` the noise is that of
@@ -40,7 +40,9 @@ class NoiseThreshold(Wrapper):
 
     def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
-        statistics = options.get("statistics") or Statistics(lambda: [(seen(y, system), system)])
+        statistics = options.get("statistics") or Statistics(
+            lambda: [(zero_bad_pixels(y, system), system)]
+        )
         noise = torch.where(statistics.noise < self.threshold, 0, statistics.noise)
         options["statistics"] = statistics.with_noise(noise)
         return self.method.run(y, system, **options)

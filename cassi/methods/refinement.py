@@ -12,11 +12,11 @@ from torch import Tensor
 from cassi.methods.self_supervision import nonlocal_subspace
 from cassi.priors import Subspace
 from cassi.solvers import ADMM, AboveNoise, Geometric, Prior, Solver
-from cassi.solvers.refinement import VISIBLE
+from cassi.solvers.refinement import MIN_VISIBLE_NOISE
 
 
 @dataclass(frozen=True)
-class InTurn:
+class MirroringDenoiser:
     """A denoiser whose images are mirrored, in another way in each call.
 
         prior(x, σ) = M p(M x, σ)
@@ -44,7 +44,7 @@ class InTurn:
 
 
 class _MirroringRun:
-    """The prior of one run of InTurn."""
+    """The prior of one run of `MirroringDenoiser`."""
 
     def __init__(self, prior: Prior) -> None:
         self.prior = prior
@@ -83,7 +83,7 @@ def refining(noise: float, prior: Prior) -> Solver:
     # docs/development/experiments/pretrained.md compares numbers of iterations: 24 in place of 20
     # lose 1.1 dB on smooth gradients.
     return Solver(
-        prior=Subspace(prior=prior, energy=0.0 if noise < VISIBLE else 1.5e-3, settle=4),
+        prior=Subspace(prior=prior, energy=0.0 if noise < MIN_VISIBLE_NOISE else 1.5e-3, settle=4),
         algorithm=ADMM(rho=0.05, relaxation=1.9),
         iterations=20,
         sigma=Geometric(0.08, 0.04),

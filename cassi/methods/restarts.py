@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 
 from cassi.methods.wrapper import check_method
 from cassi.solvers import Callback, Iteration, LinearSystem, Reconstructor, Solution
-from cassi.solvers.base import CallbackWrapper, Options, Pass, take
+from cassi.solvers.base import CallbackWrapper, Options, Pass, unpack_options
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Restarts:
         A checkpoint stores the result of every pass. A run with the checkpoint of an earlier run
         goes on after the last pass that is stored. A callback that returns True ends all passes.
         """
-        x0, callback, objective, statistics = take(options)
+        x0, callback, objective, statistics = unpack_options(options)
         checkpoint = options.get("checkpoint")
         start, n_finished, history, x = time.perf_counter(), 0, list[Iteration](), x0
         last_pass = None if checkpoint is None else checkpoint.read("pass")

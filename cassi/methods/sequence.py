@@ -13,14 +13,14 @@ from typing_extensions import Unpack
 from cassi.checks import not_negative, whole_number
 from cassi.methods.motion import find_motion, is_inside, move
 from cassi.methods.restarts import CountingCallback
-from cassi.methods.wrapper import Wrapper
+from cassi.methods.wrapper import ReconstructorWrapper
 from cassi.prior_protocols import ComponentPrior, has_components
 from cassi.priors import Subspace
 from cassi.priors.subspace import block_means
 from cassi.pulled_prior import PulledPrior
 from cassi.solvers import ADMM, Geometric, Iteration, LinearSystem, Solution, Solver, Statistics
-from cassi.solvers.base import Options, take
-from cassi.solvers.linear_system import is_camera, seen
+from cassi.solvers.base import Options, unpack_options
+from cassi.solvers.linear_system import is_camera, zero_bad_pixels
 from cassi.solvers.schedules import as_schedule
 
 # Iterations from one comparison of cube and prediction to the next.
@@ -35,7 +35,7 @@ MIN_PREDICTED_SHARE = 0.3
 
 
 @dataclass(frozen=True)
-class Sequence(Wrapper):
+class Sequence(ReconstructorWrapper):
     """Reconstruct snapshots of one scene in their order, each from the cube of the one before.
 
     The first snapshot takes the method as it is. For every later one, the last cube is moved as the
@@ -87,13 +87,13 @@ class Sequence(Wrapper):
         if self.weight > 1 or not self.tolerance > 0 or not self.start > 0:
             raise ValueError("Sequence: expected a weight to 1, a start and a tolerance above 0")
 
-    def begin(self) -> Following:
+    def begin(self) -> SequenceReconstructor:
         """Return the reconstructor of one sequence, which stores the last cube."""
         assert isinstance(self.method, Solver)
-        return Following(self.method, self)
+        return SequenceReconstructor(self.method, self)
 
 
-class Following:
+class SequenceReconstructor:
     """One sequence of snapshots of one camera; see `Sequence`.
 
     Attributes:
@@ -134,7 +134,7 @@ class Following:
     @torch.no_grad()
     def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct the next snapshot; see `cassi.solvers.Reconstructor.run`."""
-        take(options, "sequence")
+        unpack_options(options, "sequence")
         solution = self._follow(y, system, options)
         is_stopped = solution is not None and solution.reason == "callback"
         is_other_scene = self.predicted_share < MIN_PREDICTED_SHARE and not is_stopped
@@ -155,7 +155,7 @@ class Following:
         counter = CountingCallback(options.get("callback"), history, seconds)
         statistics = options.get("statistics")
         if statistics is None:
-            statistics = Statistics(lambda: [(seen(y, system), system)])
+            statistics = Statistics(lambda: [(zero_bad_pixels(y, system), system)])
         run_options: Options = {**options, "statistics": statistics, "callback": counter}
         solution = method.run(y, system, **run_options)
         # Later runs anneal to the strength at which this one ended.
@@ -187,7 +187,7 @@ class Following:
         ):
             return None
         start = time.perf_counter()
-        motion = find_motion(last_cube, seen(y, system), system, self.motion)
+        motion = find_motion(last_cube, zero_bad_pixels(y, system), system, self.motion)
         if not motion.isfinite().all():
             return None
         cube = move(last_cube, motion)

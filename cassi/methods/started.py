@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from torch import Tensor
 from typing_extensions import Unpack
 
-from cassi.methods.wrapper import Wrapper, check_method
+from cassi.methods.wrapper import ReconstructorWrapper, check_method
 from cassi.solvers import LinearSystem, Reconstructor, Solution, Statistics
 from cassi.solvers.base import Options, Pass
-from cassi.solvers.linear_system import seen
+from cassi.solvers.linear_system import zero_bad_pixels
 
 
 @dataclass(frozen=True)
-class Started(Wrapper):
+class Started(ReconstructorWrapper):
     """Run a method from the cube of another one, the start, and with the noise level of the start.
 
         method(y, start(y))
@@ -48,7 +48,7 @@ class Started(Wrapper):
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
         if options.get("x0") is None:
             statistics = options.get("statistics")
-            statistics = statistics or Statistics(lambda: [(seen(y, system), system)])
+            statistics = statistics or Statistics(lambda: [(zero_bad_pixels(y, system), system)])
             checkpoint = options.get("checkpoint")
             first = None if checkpoint is None else checkpoint.read("start")
             if first is None:

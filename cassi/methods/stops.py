@@ -8,14 +8,14 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from cassi.checks import not_negative
-from cassi.methods.wrapper import Wrapper
+from cassi.methods.wrapper import ReconstructorWrapper
 from cassi.solvers import LinearSystem, Solution, Solver, Timed
 from cassi.solvers.base import CallbackWrapper, Options
 from cassi.solvers.schedules import as_schedule
 
 
 @dataclass(frozen=True)
-class TimeLimit(Wrapper):
+class TimeLimit(ReconstructorWrapper):
     """Lower σ in step with the clock, and stop when the time is over; see `Timed`.
 
     Args:

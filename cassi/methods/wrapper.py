@@ -6,11 +6,11 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from cassi.solvers import LinearSystem, Reconstructor, Solution
-from cassi.solvers.base import Options, Runs
+from cassi.solvers.base import HasRun, Options
 
 
 @dataclass(frozen=True)
-class Wrapper:
+class ReconstructorWrapper:
     """A reconstructor around another one. A subclass overrides some of the other's properties."""
 
     method: Reconstructor
@@ -49,5 +49,5 @@ class Wrapper:
 
 def check_method(name: str, method: object) -> None:
     """Raise a TypeError unless it is a reconstructor."""
-    if not isinstance(method, Runs):
+    if not isinstance(method, HasRun):
         raise TypeError(f"{name}: expected a reconstructor, got {method!r}")

@@ -72,7 +72,7 @@ def psnr(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Ten
     return _like_input(mean, x)
 
 
-def explain_infinite(x: Tensor, truth: Tensor) -> str | None:
+def explain_infinite_ergas(x: Tensor, truth: Tensor) -> str | None:
     """Return why ERGAS of a cube `(C, H, W)` is infinite; None if it is finite."""
     bands = [b for b, (a, t) in enumerate(zip(x, truth, strict=True), 1) if not t.any() and a.any()]
     if not bands:

@@ -45,7 +45,11 @@ def evaluate(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) ->
 
 @torch.no_grad()
 def evaluate_all(
-    x: Tensor, truth: Tensor, presets: Iterable[Preset] = PRESETS.values(), *, own: bool = True
+    x: Tensor,
+    truth: Tensor,
+    presets: Iterable[Preset] = PRESETS.values(),
+    *,
+    with_user_metrics: bool = True,
 ) -> dict[str, Scores]:
     """Measure one cube as `evaluate` does, under several presets.
 
@@ -53,7 +57,7 @@ def evaluate_all(
         x: estimate, as of `evaluate`.
         truth: reference, same shape.
         presets: rules for PSNR and SSIM.
-        own: whether the user's own metrics are measured too.
+        with_user_metrics: whether the user's own metrics are measured too.
 
     Returns:
         The scores by the name of the preset.
@@ -64,7 +68,7 @@ def evaluate_all(
         "rmse": rmse(cube, reference).item(),
         "ergas": ergas(cube, reference).item(),
     }
-    if own:
+    if with_user_metrics:
         shared_scores |= user_scores(cube, reference)
     ssim_scores: dict[SSIMRule | None, float | None] = {}
     scores: dict[str, Scores] = {}

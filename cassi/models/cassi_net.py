@@ -23,7 +23,7 @@ from cassi.solvers import (
     relative_noise,
     signal_level,
 )
-from cassi.solvers.linear_system import LinearSystem, begin_system, has_subspace, seen
+from cassi.solvers.linear_system import LinearSystem, begin_system, has_subspace, zero_bad_pixels
 from cassi.solvers.statistics import check_noise, upper_quantile
 
 
@@ -253,7 +253,7 @@ class CassiNet(nn.Module):
             prior = _LearnedPrior(self, x, mean_mask, log_unknowns, system, precision)
             algorithm = ADMM()
             cubes: list[Tensor] = []
-            y, run_system = seen(y, system), system
+            y, run_system = zero_bad_pixels(y, system), system
             # A camera without a closed form is used as it is: `begin_system` would return a
             # `WarmStart`, whose solutions differ in the last digits.
             if has_subspace(system) and system.is_closed:

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from cassi.models.grid import HasShapes
+from cassi.models.camera_adapters import HasShapes
 from cassi.ops._library import SCHEMAS
 from cassi.ops._plain import ONNX_DECOMPOSITIONS, OUR_DECOMPOSITIONS
 from cassi.solvers import LinearSystem, Statistics
-from cassi.solvers.base import Runs
+from cassi.solvers.base import HasRun
 
-Method = nn.Module | Runs | Callable[[Tensor, LinearSystem], Tensor]
+Method = nn.Module | HasRun | Callable[[Tensor, LinearSystem], Tensor]
 
 
 class ExportableCamera(LinearSystem, HasShapes, Protocol):
@@ -30,7 +30,7 @@ class ExportableCamera(LinearSystem, HasShapes, Protocol):
         """Return the other tensors."""
 
 
-class OfMeasurement(nn.Module):
+class MeasurementToCube(nn.Module):
     """A method with its camera, as a module of y alone: y ↦ network(y, system).
 
     Args:
@@ -49,9 +49,11 @@ class OfMeasurement(nn.Module):
     def forward(self, y: Tensor) -> Tensor:
         """Reconstruct the cube: `(B, K, H', W')` → `(B, C, H, W)`."""
         x: Tensor
-        if isinstance(self.network, Runs):
+        if isinstance(self.network, HasRun):
             example = self.example
-            statistics = None if example is None else example.of_another(lambda: [(y, self.system)])
+            statistics = (
+                None if example is None else example.for_measurement(lambda: [(y, self.system)])
+            )
             x = self.network.run(y, self.system, statistics=statistics).x
         else:
             x = self.network(y, self.system)
@@ -127,7 +129,7 @@ def export(
 
     tensor = next(iter([*system.parameters(), *system.buffers()]))
     y = torch.zeros(1, *system.measurement_shape, dtype=tensor.dtype, device=tensor.device)
-    module = OfMeasurement(network, system).eval()
+    module = MeasurementToCube(network, system).eval()
     functions: Functions = DRAWING_FUNCTIONS
     with torch.no_grad():
         if example is not None:
@@ -149,7 +151,7 @@ def export(
 def _remember_statistics(network: Method, system: LinearSystem, y: Tensor) -> Statistics:
     """Return the statistics of y, including the results that a reconstructor caches in them."""
     statistics = Statistics(lambda: [(y, system)])
-    if isinstance(network, Runs):
+    if isinstance(network, HasRun):
         network.run(y, system, statistics=statistics)
     return statistics
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from cassi.checks import check_cube
-from cassi.models.grid import HasShapes, shaped
+from cassi.models.camera_adapters import HasShapes, require_shapes
 from cassi.models.registry import Card
 from cassi.precision import autocast, check_precision, warn_if_slow
 from cassi.solvers import (
@@ -23,27 +23,33 @@ from cassi.solvers import (
     refine,
     relative_noise,
 )
-from cassi.solvers.base import Options, take
+from cassi.solvers.base import Options, unpack_options
 from cassi.solvers.early_stopping import StoppingPoint
 from cassi.solvers.function import one_iteration
-from cassi.solvers.heldout import Lines, draw_seen, weighted_mean
-from cassi.solvers.linear_system import Camera, LinearSystem, good_pixels, is_camera, seen
-from cassi.solvers.refinement import VISIBLE
+from cassi.solvers.heldout import HeldOutLines, draw_good_heldout, weighted_mean
+from cassi.solvers.linear_system import (
+    CameraSystem,
+    LinearSystem,
+    good_pixels,
+    is_camera,
+    zero_bad_pixels,
+)
+from cassi.solvers.refinement import MIN_VISIBLE_NOISE
 from cassi.solvers.statistics import root_mean_square
 
 # The weights of one to four cubes in their mean. The order is: the cube of the start, that of the
 # network, and those of the solvers that refine.
 CUBE_WEIGHTS = ((1.0,), (0.2, 0.8), (0.2, 0.2, 0.6), (0.1, 0.08, 0.3, 0.52))
-# The usual weights of the cubes' means over the bands. `Lines.weigh` changes them for a scene. Most
-# of an error lies in these means, and the last cube has the smallest error there.
+# The usual weights of the cubes' means over the bands. `HeldOutLines.weigh` changes them for a
+# scene. Most of an error lies in these means, and the last cube has the smallest error there.
 BAND_MEAN_WEIGHTS = (*CUBE_WEIGHTS[:3], (0.0, 0.0, 0.25, 0.75))
-# The t of `Lines.weigh`: a larger value lets the weights of a scene depart further from the usual
-# ones.
+# The t of `HeldOutLines.weigh`: a larger value lets the weights of a scene depart further from the
+# usual ones.
 WEIGHT_TOLERANCE = 6.0
-# `Lines.weigh` returns how far from the mean of the cubes (0) towards the start's cube (1) the
-# held-out pixels are predicted best. Up to the first value the mean is kept. From the second value
-# on the cube of `auto` replaces it; between them both are blended. Measured: at most 0.41 on ten
-# training scenes of CAVE, 0.49 to 1.29 on six pages of text under two coloured lights. On those
+# `HeldOutLines.weigh` returns how far from the mean of the cubes (0) towards the start's cube (1)
+# the held-out pixels are predicted best. Up to the first value the mean is kept. From the second
+# value on the cube of `auto` replaces it; between them both are blended. Measured: at most 0.41 on
+# ten training scenes of CAVE, 0.49 to 1.29 on six pages of text under two coloured lights. On those
 # pages the mean was up to 1.8 dB below `auto`.
 REPLACEMENT_RANGE = (0.5, 0.75)
 # Fraction of the detector pixels that no cube gets: they decide the weights of a scene.
@@ -73,10 +79,10 @@ class ShippedNetwork:
     doubts: Callable[[HasShapes, float], list[str]] | None = None
 
 
-class WeightedCamera(Camera, Protocol):
+class WeightedCamera(CameraSystem, Protocol):
     """A camera with bad pixels or weights of pixels; see `cassi.systems.Weighted`."""
 
-    good: Tensor
+    is_good: Tensor
     """Bool, `(1|B, K, H', W')`, False at bad pixels."""
 
     @property
@@ -89,7 +95,7 @@ def is_weighted(system: LinearSystem) -> TypeGuard[WeightedCamera]:
     return good_pixels(system) is not None
 
 
-def shipped_with(network: nn.Module) -> ShippedNetwork | None:
+def shipped_settings(network: nn.Module) -> ShippedNetwork | None:
     """Return the attribute `shipped` of a network that comes with its weights; else None."""
     return getattr(network, "shipped", None)
 
@@ -102,8 +108,9 @@ class Inference(nn.Module):
 
     Errors of different methods are partly independent, so a mean of the cubes has a smaller error.
     With `solvers`, no cube gets some held-out detector pixels. The weights w of the cubes' means
-    over the bands are those that predict these pixels (`cassi.solvers.heldout.Lines.weigh`). On a
-    scene unlike those of the training, the network's cube so gets a small weight.
+    over the bands are those that predict these pixels
+    (`cassi.solvers.heldout.HeldOutLines.weigh`). On a scene unlike those of the training, the
+    network's cube so gets a small weight.
 
     It is a `cassi.solvers.Reconstructor`, with one iteration.
 
@@ -134,7 +141,7 @@ class Inference(nn.Module):
     ) -> None:
         super().__init__()
         check_precision(precision)
-        if precision == "auto" and shipped_with(network) is None:
+        if precision == "auto" and shipped_settings(network) is None:
             precision = "32-true"
         self.network = network.eval()
         self.refines, self.precision, self.check = refines, precision, check
@@ -162,9 +169,9 @@ class Inference(nn.Module):
     def _prepare(self, y: Tensor, system: LinearSystem) -> Tensor:
         """Return y with zeros at bad pixels; raise a ValueError if the camera does not fit."""
         if self.check is not None:
-            self.check(shaped(system))
+            self.check(require_shapes(system))
         warn_if_slow(self.precision, y.device)
-        return seen(y, system)
+        return zero_bad_pixels(y, system)
 
     @torch.no_grad()
     def begin(
@@ -208,10 +215,10 @@ class Inference(nn.Module):
         lines = None
         if self.solvers is not None and is_camera(system):
             statistics = statistics or Statistics(lambda: [(y, system)])
-            lines = Lines(y, system, draw_seen(y, system, HELDOUT_FRACTION))
+            lines = HeldOutLines(y, system, draw_good_heldout(y, system, HELDOUT_FRACTION))
         heldout_camera = lines.camera if lines else system
         cubes, start_cube, noise = self._reconstruct_all(
-            seen(y, heldout_camera), heldout_camera, statistics
+            zero_bad_pixels(y, heldout_camera), heldout_camera, statistics
         )
         weights = start_fraction = None
         if lines is not None and statistics is not None:
@@ -225,7 +232,7 @@ class Inference(nn.Module):
             return x, noise
         # The noise that smooth windows show may be texture, so only a clearly visible amount of it
         # counts. With a start, `_limit_noise` has already limited the noise by held-out pixels.
-        min_visible = VISIBLE if self.start is None else 0.0
+        min_visible = MIN_VISIBLE_NOISE if self.start is None else 0.0
         x = refine(x, y, system, noise=noise, visible=min_visible, statistics=statistics)
         return x, noise
 
@@ -247,7 +254,7 @@ class Inference(nn.Module):
         return cubes, starts[0] if starts else None, noise
 
     def _compute_weights(
-        self, statistics: Statistics, lines: Lines, cubes: list[Tensor]
+        self, statistics: Statistics, lines: HeldOutLines, cubes: list[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Return the weights of the cubes `(M, B)`, and the fraction `(B,)` of `auto`'s cube.
 
@@ -257,10 +264,12 @@ class Inference(nn.Module):
         """
         # A part of a scene gets the weights of the whole scene, so that parts fit each other.
         y, camera = statistics.brightest()
-        y = seen(y, camera)
+        y = zero_bad_pixels(y, camera)
         if is_camera(camera) and not (y.shape == lines.y.shape and torch.equal(y, lines.y)):
-            lines = Lines(y, camera, draw_seen(y, camera, HELDOUT_FRACTION))
-            cubes = self._reconstruct_all(seen(y, lines.camera), lines.camera, statistics)[0]
+            lines = HeldOutLines(y, camera, draw_good_heldout(y, camera, HELDOUT_FRACTION))
+            cubes = self._reconstruct_all(
+                zero_bad_pixels(y, lines.camera), lines.camera, statistics
+            )[0]
         index = len(cubes) - 1
         weights, start_position = lines.weigh(
             cubes, CUBE_WEIGHTS[index], BAND_MEAN_WEIGHTS[index], WEIGHT_TOLERANCE
@@ -308,10 +317,10 @@ class Inference(nn.Module):
         }
         # A network that reads y itself gets a measurement without gaps.
         if is_weighted(system) and not getattr(self.network, "sees_operators", False):
-            y, system = fill_in(y, system), system.unweighted
+            y, system = fill_bad_pixels(y, system), system.unweighted
         with autocast(self.precision, y.device):
             x: Tensor = self.network(y, system, **accepted_inputs)
-        check_cube(self.network, x, (len(y), *shaped(system).cube_shape))
+        check_cube(self.network, x, (len(y), *require_shapes(system).cube_shape))
         return x.float()
 
     @torch.no_grad()
@@ -320,7 +329,7 @@ class Inference(nn.Module):
 
         It takes no first cube, and has one iteration and no objective.
         """
-        _, callback, _, statistics = take(options, "network")
+        _, callback, _, statistics = unpack_options(options, "network")
         start = time.perf_counter()
         y = self._prepare(y, system)
         x, noise = self._reconstruct(y, system, statistics)
@@ -332,7 +341,7 @@ class Inference(nn.Module):
 
 
 @torch.no_grad()
-def fill_in(y: Tensor, system: WeightedCamera) -> Tensor:
+def fill_bad_pixels(y: Tensor, system: WeightedCamera) -> Tensor:
     r"""Fill the bad pixels of a measurement from the good pixels G around them.
 
         y_i ← (A1)_i · Σ_{j ∈ W_i ∩ G} y_j / Σ_{j ∈ W_i ∩ G} (A1)_j
@@ -345,7 +354,7 @@ def fill_in(y: Tensor, system: WeightedCamera) -> Tensor:
         Shaped like y; zero where no pixel is good.
     """
     y = system.without_bad_pixels(y)
-    is_bad = ~system.good.expand_as(y)
+    is_bad = ~system.is_good.expand_as(y)
     full_camera = system.unweighted
     open_light = full_camera(torch.ones_like(full_camera.adjoint(y)))
     good_light, result, side = system.without_bad_pixels(open_light), y, 3
@@ -373,7 +382,7 @@ def prepare(
     """
     if refine not in (True, False, "auto"):
         raise ValueError(f"refine: expected true, false or auto, got {refine!r}")
-    shipped_network = shipped_with(network)
+    shipped_network = shipped_settings(network)
     refines = shipped_network is not None if refine == "auto" else bool(refine)
     if shipped_network is None:
         return Inference(network, refines=refines, precision=precision)

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cassi.models.grid import HasShapes
+from cassi.models.camera_adapters import HasShapes
 from cassi.models.inference import prepare
 from cassi.models.registry import Card as Card
 from cassi.models.registry import find_model, list_models, plugins_of
-from cassi.plugins import needed
+from cassi.plugins import missing_plugins
 from cassi.priors.weights import CHECKSUM, MisfitError, digest_tensors, load_weights, read_metadata
 
 # Limits of what the metadata of a file may ask for, before memory is allocated: the largest number
@@ -63,7 +63,10 @@ def create_model(
 
     >>> net = create_model("gap_net", bands=5, stages=2)
     """
-    has_weights, count = find_model(name).shipped, None if system is None else system.cube_shape[0]
+    has_weights, count = (
+        find_model(name).has_weights,
+        None if system is None else system.cube_shape[0],
+    )
     if has_weights and None not in (bands, count) and bands != count:
         raise ValueError(f"bands: the camera has {count}, got {bands}")
     inference_settings = {
@@ -94,7 +97,7 @@ def make_network(
 ) -> nn.Module:
     """Make the network alone, as it is trained; arguments and errors as of `create_model`."""
     entry = find_model(name)
-    if entry.shipped and weights is not None:
+    if entry.has_weights and weights is not None:
         raise ValueError(f"model {name}: expected no weights, it has its own; got {weights}")
     try:
         network = entry.make(bands=bands, **{**entry.settings, **settings})
@@ -255,7 +258,7 @@ def read_card(path: str | os.PathLike[str]) -> Card:
             f"model.weights={file}"
         ) from None
     largest = max([card.bands, *_list_numbers(card.settings)])
-    if card.name not in list_models() and (missing := needed(card.plugins)) is not None:
+    if card.name not in list_models() and (missing := missing_plugins(card.plugins)) is not None:
         raise ValueError(f"model {file}: these weights need {missing}; in Python import it first")
     if largest > _MAX_SETTING:
         raise ValueError(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from cassi import ops
-from cassi.models.grid import AlignedCamera, Camera, TransposedCamera
+from cassi.models.camera_adapters import AlignedCamera, Camera, TransposedCamera
 from cassi.models.layers import check_counts
 from cassi.solvers.base import Prior
 from cassi.solvers.linear_system import LinearSystem

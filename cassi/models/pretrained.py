@@ -7,9 +7,9 @@ from typing import Literal
 from torch import nn
 
 from cassi.methods.automatic import auto
-from cassi.methods.refinement import InTurn, nonlocal_refining, refining
+from cassi.methods.refinement import MirroringDenoiser, nonlocal_refining, refining
+from cassi.models.camera_adapters import HasShapes
 from cassi.models.denoisers.drunet import DRUNet
-from cassi.models.grid import HasShapes
 from cassi.models.inference import ShippedNetwork, SolverChooser
 from cassi.models.load import make_network, read_card
 from cassi.models.registry import register_model
@@ -17,20 +17,20 @@ from cassi.priors import TV, Compose, Denoiser
 from cassi.solvers import Solver
 
 # One set of weights for any number of bands, any mask, step and direction.
-FILE = Path(__file__).with_name("weights") / "cassi_net.safetensors"
+WEIGHTS_FILE = Path(__file__).with_name("weights") / "cassi_net.safetensors"
 # Weights of the denoiser that refines, trained on cubes of the network (train_refiner.py).
-REFINER = FILE.with_name("refiner.safetensors")
+REFINER = WEIGHTS_FILE.with_name("refiner.safetensors")
 # Prior that is applied before that denoiser, in every iteration that refines.
-SMOOTHER = TV(weight=0.3, iterations=5, norm="nuclear", warm=True)
+TV_PRIOR = TV(weight=0.3, iterations=5, norm="nuclear", warm=True)
 # The files of the model "pretrained".
-FILES = (FILE, REFINER)
+FILES = (WEIGHTS_FILE, REFINER)
 # Settings of the iterations with total variation before the learned stages, by size.
 SIZES: dict[str, dict[str, float]] = {
     "large": {"start": 125, "strength": 0.024, "balance": 1.0},
     "small": {"start": 70, "strength": 0.03, "balance": 1.0},
 }
 # Fewest and most bands of a camera that the network accepts.
-BANDS = (4, 40)
+BAND_RANGE = (4, 40)
 # Fewest pixels along each side of the cube.
 MIN_SIDE = 32
 # Fewest and most bands of the cameras of the training.
@@ -71,7 +71,7 @@ def total_variation(size: str, noise: float | Literal["auto"] = "auto") -> Solve
 
 def plug_and_play() -> SolverChooser:
     """Return a chooser of the solvers that refine: weak TV with a denoiser, then patches."""
-    prior = Compose([SMOOTHER, InTurn(refining_denoiser())])
+    prior = Compose([TV_PRIOR, MirroringDenoiser(refining_denoiser())])
     return lambda noise: (refining(noise, prior), nonlocal_refining(noise))
 
 
@@ -87,8 +87,8 @@ def check_camera(system: HasShapes) -> None:
     bands, height, width = system.cube_shape
     shots, *detector = system.measurement_shape
     reason = None
-    if not BANDS[0] <= bands <= BANDS[1]:
-        reason = f"{bands} bands (they are for {BANDS[0]} to {BANDS[1]})"
+    if not BAND_RANGE[0] <= bands <= BAND_RANGE[1]:
+        reason = f"{bands} bands (they are for {BAND_RANGE[0]} to {BAND_RANGE[1]})"
     elif min(height, width) < MIN_SIDE:
         reason = f"an image of {height} x {width} (they are for {MIN_SIDE} x {MIN_SIDE} and more)"
     # Several shots, or a dual disperser, measure so much more of the scene that total variation
@@ -104,7 +104,7 @@ def check_camera(system: HasShapes) -> None:
         )
 
 
-def list_doubts(system: HasShapes, noise: float) -> list[str]:
+def list_differences_from_training(system: HasShapes, noise: float) -> list[str]:
     """List how a camera that `check_camera` accepts differs from those of the training."""
     doubts = []
     bands, offsets = system.cube_shape[0], getattr(system, "offsets", None)
@@ -145,7 +145,7 @@ def shipped_network(
     """
     if size not in SIZES:
         raise ValueError(f"pretrained size: expected {' or '.join(SIZES)}, got {size!r}")
-    return load_shipped(FILE, size, noise=noise)
+    return load_shipped(WEIGHTS_FILE, size, noise=noise)
 
 
 def load_shipped(path: Path, size: str, noise: float | Literal["auto"] = "auto") -> nn.Module:
@@ -155,5 +155,7 @@ def load_shipped(path: Path, size: str, noise: float | Literal["auto"] = "auto")
     network = make_network(card.name, card.bands, path, **card.settings)
     solvers = plug_and_play() if size == "large" else None
     start = total_variation(size, noise)
-    network.shipped = ShippedNetwork(card, check_camera, start, solvers, list_doubts)  # type: ignore[assignment]
+    network.shipped = ShippedNetwork(
+        card, check_camera, start, solvers, list_differences_from_training
+    )  # type: ignore[assignment]
     return network

@@ -21,7 +21,7 @@ class Entry:
     Attributes:
         make: its class, or a function that makes it, `make(bands=C, **settings)`.
         settings: keyword arguments of `make` that distinguish this name, such as `stages=3`.
-        shipped: whether it comes with its weights; the network then has an attribute `shipped`.
+        has_weights: whether it comes with its weights; the network then has an attribute `shipped`.
         files: files whose content the network's results depend on.
         any_bands: whether its weights serve any number of bands.
         plugin: the user's file or module that registers it; None for a network of the package.
@@ -29,7 +29,7 @@ class Entry:
 
     make: Callable[..., nn.Module]
     settings: Mapping[str, Any]
-    shipped: bool = False
+    has_weights: bool = False
     files: tuple[Path, ...] = ()
     any_bands: bool = False
     plugin: str | None = None
@@ -103,7 +103,7 @@ def list_models(pattern: str = "*", *, shipped: bool | None = None) -> list[str]
         shipped: True for those that come with their weights, False for the others.
     """
     names = sorted(fnmatch.filter(_ENTRIES, pattern))
-    return [name for name in names if shipped in (None, _ENTRIES[name].shipped)]
+    return [name for name in names if shipped in (None, _ENTRIES[name].has_weights)]
 
 
 def find_model(name: str) -> Entry:

@@ -168,7 +168,7 @@ def gram_solve(r: Tensor, gram: Tensor, rho: float | Tensor = 0.0) -> Tensor:
     """
     r, squeeze = _checks.canonical_batch("r", r, "(B, K, H, W') or (K, H, W')")
     g = _canonical_gram(gram, r)
-    weight = _checks.damping(rho, r, r)
+    weight = _checks.canonical_damping(rho, r, r)
     _checks.check_same_device(r=r, gram=g, rho=weight)
     z = call(kernels.gram_solve.default, r, g, weight)
     return z[0] if squeeze else z
@@ -220,7 +220,7 @@ def data_step(
                 "gram: expected a tensor without gradient, got one with; leave gram out, and it is "
                 "computed from the mask"
             )
-    weight = _checks.damping(rho, v, y)
+    weight = _checks.canonical_damping(rho, v, y)
     _checks.check_same_device(v=v, y=y, mask=m, gram=g, rho=weight)
     x = call(kernels.data_step.default, v, y, m, g, weight, step)
     return x[0] if squeeze else x

@@ -168,7 +168,7 @@ def _number(name: str, value: float, tensor: Tensor, shape: tuple[int, ...]) -> 
     return torch.full(shape, float(value), dtype=dtype, device=tensor.device)
 
 
-def damping(value: float | Tensor, cube: Tensor, measurement: Tensor) -> Tensor:
+def canonical_damping(value: float | Tensor, cube: Tensor, measurement: Tensor) -> Tensor:
     """Return ρ as `(1|B, 1|K, 1|H, 1|W')`, from a number, a value per sample, or one per pixel.
 
     Numbers are >= 0; infinite values are allowed. A number becomes a tensor on the device of the

@@ -94,7 +94,7 @@ def is_wrapped(value: Tensor) -> bool:
     return not torch.compiler.is_compiling() and _C._functorch.is_functorch_wrapped_tensor(value)
 
 
-def unwrapped(value: Tensor) -> Tensor:
+def unwrap(value: Tensor) -> Tensor:
     """Return a tensor without the wrappers of transforms; dimensions that vmap maps reappear.
 
     A loop that decides by its values decides for all mapped entries together.

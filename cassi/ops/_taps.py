@@ -284,7 +284,7 @@ def band_solve(r: Tensor, gram: Tensor, rho: float | Tensor = 0.0) -> Tensor:
             f"{_checks.shape_of(gram)} and {_checks.shape_of(r)}"
         )
     _checks.check_samples("r", r, gram, "gram")
-    return call(kernels.band_solve.default, r, gram, _checks.damping(rho, r, r))
+    return call(kernels.band_solve.default, r, gram, _checks.canonical_damping(rho, r, r))
 
 
 def _repeat_shots(value: Tensor, samples: int, shots: int) -> Tensor:

@@ -3,11 +3,11 @@
 from torch import Tensor
 
 from cassi.calibration.alignment import Alignment
-from cassi.camera.found import ALIGNMENT_KEYS, can_be_placed, find_misalignment
-from cassi.camera.moved import moved_camera
+from cassi.camera.displaced_camera import displaced_camera
+from cassi.camera.search import ALIGNMENT_KEYS, can_be_placed, find_misalignment
 from cassi.methods.automatic import auto
 from cassi.solvers.heldout import measure_heldout
-from cassi.solvers.linear_system import seen
+from cassi.solvers.linear_system import zero_bad_pixels
 from cassi.solvers.solver import Solver
 from cassi.solvers.statistics import unit_of
 from cassi.systems.base import System
@@ -37,7 +37,7 @@ def align(y: Tensor, system: System) -> Alignment | None:
         The alignment with the aligned camera; None where the mask stays. A mask can be moved in an
         `SDCassi` with one mask for all bands and samples.
     """
-    nominal = system.plain
+    nominal = system.base_camera
     if not can_be_placed(nominal):
         return None
     assert isinstance(nominal, SDCassi)
@@ -51,11 +51,11 @@ def align(y: Tensor, system: System) -> Alignment | None:
     # the bands. Moved along, a mask gained 1.3 and 2.6 dB in the mean of two generators and lost
     # 2.4 dB at worst; moved across only, 0.8, 2.9 and 0.6 dB
     # (docs/development/experiments/calibration.md).
-    if values is not None and system.all_light:
+    if values is not None and system.is_broadband:
         values = values | {"along": 0.0}
     if values is None or not any(values[key] for key in ALIGNMENT_KEYS):
         return None
-    aligned_camera = moved_camera(nominal, values)
+    aligned_camera = displaced_camera(nominal, values)
     error_before, error_after = (
         heldout_error(y, system, candidate) for candidate in (nominal, aligned_camera)
     )
@@ -69,7 +69,7 @@ def align(y: Tensor, system: System) -> Alignment | None:
         values["rotation"] if nominal.axis == -1 else -values["rotation"],
         1 + values["magnification"],
         values["blur"] ** 0.5,
-        system.around(aligned_camera),
+        system.wrap_like_self(aligned_camera),
         error_before,
         error_after,
     )
@@ -80,10 +80,10 @@ def to_unit_scale(y: Tensor, system: System) -> Tensor:
 
     The squares of its values are finite then, and the digits stay.
     """
-    y = seen(y, system)
+    y = zero_bad_pixels(y, system)
     return y / unit_of(y).amax()
 
 
 def heldout_error(y: Tensor, system: System, camera: System, solver: Solver | None = None) -> float:
     """Return the held-out error of a camera, with the good pixels of the sensor of `system`."""
-    return measure_heldout(y, system.around(camera), solver or auto()).error
+    return measure_heldout(y, system.wrap_like_self(camera), solver or auto()).error

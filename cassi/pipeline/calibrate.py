@@ -9,17 +9,17 @@ from torch import Tensor
 from cassi.calibration import Calibration, Frame, fit_light, refine_mask
 from cassi.calibration.calibration import Watch, describe, watch_nothing
 from cassi.calibration.dual import equivalent_single_disperser, place_dual
-from cassi.camera.displacement import NUISANCES, moved_mask
-from cassi.camera.found import (
+from cassi.camera.band_offsets import estimate_offsets
+from cassi.camera.displaced_camera import displaced_camera, placed_camera
+from cassi.camera.displacement import LIGHT_PARAMETERS, moved_mask
+from cassi.camera.place import MaskPlacement
+from cassi.camera.search import (
     can_be_placed,
     find_light,
     find_lines,
     find_misalignment,
     place_bands,
 )
-from cassi.camera.moved import moved_camera, placed_camera
-from cassi.camera.names import name_bands
-from cassi.camera.place import MaskPlacement
 from cassi.methods.automatic import auto
 from cassi.pipeline.align import MIN_GAIN, heldout_error, to_unit_scale
 from cassi.solvers import Solver
@@ -38,7 +38,7 @@ def calibrate_on(
     system: System,
     solver: Solver | None = None,
     *,
-    known: Sequence[Frame] = (),
+    light_frames: Sequence[Frame] = (),
     wavelengths: Sequence[float] | None = None,
     radius: int = 2,
     seed: int = 0,
@@ -56,7 +56,7 @@ def calibrate_on(
         y: snapshots `(B, 1, H', W')` of any scenes.
         system: the nominal camera, a `SDCassi` or `DDCassi`, with or without bad pixels.
         solver: predicts the held-out pixels; None: `cassi.methods.auto`.
-        known: frames of even scenes in known light; none for a `DDCassi`.
+        light_frames: frames of even scenes in known light; none for a `DDCassi`.
         wavelengths: nm, one per band.
         radius: of the search for shifts in sums of bands, pixels.
         seed: of random numbers of the solver, and of the choice of the held-out pixels.
@@ -70,24 +70,24 @@ def calibrate_on(
     """
     if not 0 <= radius <= 20:
         raise ValueError(f"radius: expected 0 to 20 pixels, got {radius}")
-    nominal = system.plain if isinstance(system, System) else system
+    nominal = system.base_camera if isinstance(system, System) else system
     torch.manual_seed(seed)
     if type(nominal) not in (SDCassi, DDCassi):
         raise ValueError(f"calibrate: expected SDCassi or DDCassi, got {type(nominal).__name__}")
     task = _CalibrationTask(to_unit_scale(y, system), system, solver or auto(), wavelengths, watch)
     if isinstance(nominal, DDCassi):
-        return _calibrate_dual(task, nominal, known, radius)
+        return _calibrate_dual(task, nominal, light_frames, radius)
     assert isinstance(nominal, SDCassi)
-    _check_frames(known, nominal)
-    all_light = system.all_light
-    if all_light and not any(frame.points for frame in known) and can_be_placed(nominal):
+    _check_frames(light_frames, nominal)
+    all_light = system.is_broadband
+    if all_light and not any(frame.points for frame in light_frames) and can_be_placed(nominal):
         calibration = _place_in_broadband(task, nominal)
         # The dispersion is identifiable only in light with one line per band.
         all_light = not calibration.told
     else:
-        calibration = _place_mask_and_bands(task, nominal, known, radius)
-    calibration = _refine_by_known_light(calibration, nominal, known)
-    calibration.system.all_light = all_light
+        calibration = _place_mask_and_bands(task, nominal, light_frames, radius)
+    calibration = _refine_by_known_light(calibration, nominal, light_frames)
+    calibration.system.is_broadband = all_light
     return calibration
 
 
@@ -207,7 +207,7 @@ def _place_mask_and_bands(
     # is one more candidate.
     if alignment is not None:
         places.append(replace(places[0], significant=alignment))
-    candidates = [(place, moved_camera(nominal, place.significant)) for place in places]
+    candidates = [(place, displaced_camera(nominal, place.significant)) for place in places]
     return task.best_calibration(nominal, nominal, candidates)
 
 
@@ -241,14 +241,14 @@ def _place_in_broadband(task: _CalibrationTask, nominal: SDCassi) -> Calibration
     task.watch("mask and light")
     place = find_light(task.y, nominal, task.system.good_pixels, task.wavelengths)
     values, mask = place.significant, nominal.mask
-    if any(value for key, value in values.items() if key not in NUISANCES):
+    if any(value for key, value in values.items() if key not in LIGHT_PARAMETERS):
         mask = moved_mask(nominal, values)
     task.watch("pixels held out")
     nominal_error = task.heldout_error(nominal)
     camera = camera_with_mask = placed_camera(nominal, mask, list(nominal.offsets))
     error = task.heldout_error(camera_with_mask)
-    names = name_bands(place.offsets, place.light, nominal.offsets)
-    if names.told:
+    names = estimate_offsets(place.offsets, place.light, nominal.offsets)
+    if names.visible_ends:
         camera_with_bands = placed_camera(nominal, mask, list(names.offsets))
         if (error_with_bands := task.heldout_error(camera_with_bands)) < error:
             camera, error = camera_with_bands, error_with_bands
@@ -276,7 +276,7 @@ def _try_lines(task: _CalibrationTask, nominal: SDCassi, calibration: Calibratio
     # costs nothing, so bands get their likeliest offsets.
     values = place.significant | {key: place.values[key] for key in ("step", "curve")}
     values |= {"along": 0.0, "bands": place.values["along"], "tilt": 0.0}
-    camera = moved_camera(nominal, values)
+    camera = displaced_camera(nominal, values)
     error = task.heldout_error(camera)
     if error > (1 - MIN_GAIN) * min(calibration.before, calibration.after):
         return calibration

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from cassi.camera.ends import find_grid
+from cassi.camera.grid_ends import find_grid
 from cassi.methods.automatic import auto
 from cassi.pipeline.align import align
-from cassi.pipeline.snapshot import Calibrated, Snapshot
+from cassi.pipeline.snapshot import CalibrationRun, Snapshot
 from cassi.solvers.solver import Solver
 from cassi.systems.base import System
 
@@ -49,29 +49,32 @@ def aligned(snapshot: Snapshot) -> Snapshot:
     if alignment is None:
         return snapshot
     note = f"camera: {alignment}; align=false leaves it where it was"
-    return snapshot.by(note, system=alignment.system, alignment=alignment)
+    return snapshot.with_camera(note, system=alignment.system, alignment=alignment)
 
 
 def calibrated(
-    snapshot: Snapshot, solver: Solver | None = None, known: Sequence[Frame] = (), **options: Any
+    snapshot: Snapshot,
+    solver: Solver | None = None,
+    light_frames: Sequence[Frame] = (),
+    **options: Any,
 ) -> Snapshot:
     """Return a snapshot with its camera calibrated on it.
 
     Args:
         snapshot: a measurement with its nominal camera.
         solver: see `calibrate_on`.
-        known: see `calibrate_on`.
+        light_frames: see `calibrate_on`.
         options: further arguments of `calibrate_on`.
     """
     from cassi.pipeline.calibrate import calibrate_on
 
     start, camera = time.perf_counter(), snapshot.camera
-    arguments: dict[str, Any] = {"known": known, "wavelengths": camera.wavelengths}
+    arguments: dict[str, Any] = {"light_frames": light_frames, "wavelengths": camera.wavelengths}
     calibration = calibrate_on(snapshot.y, camera.system, solver, **arguments, **options)
-    record = Calibrated(calibration, camera.system.plain, time.perf_counter() - start)
-    return snapshot.by(
+    record = CalibrationRun(calibration, camera.system.base_camera, time.perf_counter() - start)
+    return snapshot.with_camera(
         "camera: calibrated on the measurement",
-        system=camera.system.around(calibration.system),
+        system=camera.system.wrap_like_self(calibration.system),
         calibration=record,
         wavelengths_error=None if calibration.told else camera.wavelengths_error,
     )
@@ -79,7 +82,7 @@ def calibrated(
 
 def on_grid(snapshot: Snapshot) -> Snapshot:
     """Return a snapshot with the spectral grid for its frame, if it needs one."""
-    return snapshot.by(grid=find_grid(snapshot.y, snapshot.camera.system))
+    return snapshot.with_camera(grid=find_grid(snapshot.y, snapshot.camera.system))
 
 
 def by_white_frame(snapshot: Snapshot) -> Snapshot:
@@ -88,7 +91,7 @@ def by_white_frame(snapshot: Snapshot) -> Snapshot:
     if camera.unit is None:
         return snapshot
     y, unit, correction = camera.unit.measured(snapshot.y, camera.system, by_auto, camera.grid)
-    return replace(snapshot.by(f"response: {unit.note}{correction}", unit=unit), y=y)
+    return replace(snapshot.with_camera(f"response: {unit.note}{correction}", unit=unit), y=y)
 
 
 def by_auto(y: Tensor, system: System) -> Tensor:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cassi.methods.along_dispersion import AlongDispersion
-from cassi.methods.wrapper import Wrapper
+from cassi.methods.wrapper import ReconstructorWrapper
 from cassi.pipeline.snapshot import Snapshot
 from cassi.solvers.base import Reconstructor
 from cassi.solvers.solver import Solver
-from cassi.systems.grid import Grid
+from cassi.systems.grid import SpectralGrid
 
 
 class Card(Protocol):
@@ -33,7 +33,7 @@ class Recipe(Protocol):
     def may_change(self) -> bool:
         """Whether another method may replace it, where that suits the camera better."""
 
-    def grid(self, grid: Grid | None) -> Grid | None:
+    def grid(self, grid: SpectralGrid | None) -> SpectralGrid | None:
         """Return the spectral grid to use, given that of the frame; None: the camera's bands."""
 
     def make(self, bands: int) -> tuple[Reconstructor, Card | None]:
@@ -41,18 +41,18 @@ class Recipe(Protocol):
 
 
 @dataclass(frozen=True)
-class Given:
+class FixedMethod:
     """A recipe that returns one reconstructor, whatever the number of bands."""
 
     method: Reconstructor
     may_change: bool = False
 
-    def grid(self, grid: Grid | None) -> Grid | None:
+    def grid(self, grid: SpectralGrid | None) -> SpectralGrid | None:
         """Return the grid for a solver; None for a network or a function of the user's.
 
         These may work with the bands of the camera only.
         """
-        return grid if isinstance(self.method, Solver | Wrapper) else None
+        return grid if isinstance(self.method, Solver | ReconstructorWrapper) else None
 
     def make(self, bands: int) -> tuple[Reconstructor, None]:
         """Return the reconstructor, without a card."""
@@ -83,19 +83,19 @@ def fit(snapshot: Snapshot, recipe: Recipe) -> tuple[Snapshot, Reconstructor]:
         if card.wavelengths is not None:
             note += f", trained for {card.wavelengths[0]:g} to {card.wavelengths[-1]:g} nm"
         wavelengths = camera.wavelengths or card.wavelengths
-        snapshot = snapshot.by(note, wavelengths=wavelengths)
+        snapshot = snapshot.with_camera(note, wavelengths=wavelengths)
     fitted_method = method
     if recipe.may_change and camera.guide is None and snapshot.camera.shows_frames:
         from cassi.methods.frames import for_frames
 
         fitted_method = for_frames(method)
     if fitted_method is not method:
-        snapshot = snapshot.by(
+        snapshot = snapshot.with_camera(
             "method: method=video in place of auto, as each band has its own mask and none is "
             "moved, as for the frames of a video; else set wavelengths="
         )
     if grid is not None:
-        return snapshot.by(describe(grid)), AlongDispersion(fitted_method, grid)
+        return snapshot.with_camera(describe(grid)), AlongDispersion(fitted_method, grid)
     return snapshot, fitted_method
 
 
@@ -109,10 +109,10 @@ def _check_guide(method: Reconstructor) -> None:
         )
 
 
-def describe(grid: Grid) -> str:
+def describe(grid: SpectralGrid) -> str:
     """Return a note on the bands on which a cube is computed."""
-    margin = abs(grid.offsets[0] - grid.named[0])
+    margin = abs(grid.offsets[0] - grid.band_offsets[0])
     return (
         f"dispersion: {len(grid.offsets)} bands of {grid.pitch:.3g} pixels, to {margin:.2g} beyond "
-        f"the outermost, read at {len(grid.named)}; light=lines for one line per band"
+        f"the outermost, read at {len(grid.band_offsets)}; light=lines for one line per band"
     )

@@ -107,7 +107,7 @@ def check_snapshot(
     is_reflectance = camera.unit is not None and camera.unit.name != "radiance"
     if not shows_another_mask(findings):
         white = response if is_reflectance else None
-        findings += check_spectra(x, system.plain, camera.wavelengths, white)
+        findings += check_spectra(x, system.base_camera, camera.wavelengths, white)
     findings = findings if camera.calibration is None else without_calibration_advice(findings)
     if not shows_another_mask(findings):
         findings += _check_move(snapshot)
@@ -146,7 +146,7 @@ def check_names(snapshot: Snapshot) -> CameraCheck:
     In broadband light the offsets of the bands are not identifiable.
     """
     camera = snapshot.camera
-    offsets = offsets_of(camera.system.plain)
+    offsets = offsets_of(camera.system.base_camera)
     error = 2 * max(camera.wavelengths_error or (0.0,))
     if not snapshot.is_raw or error < _MAX_WAVELENGTH_ERROR_NM or not is_even(offsets):
         return CameraCheck()

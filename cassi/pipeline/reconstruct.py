@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 
 from cassi.pipeline.snapshot import Result, Snapshot
 from cassi.solvers.base import Options, Reconstructor
-from cassi.solvers.linear_system import seen
+from cassi.solvers.linear_system import zero_bad_pixels
 from cassi.solvers.statistics import Statistics
 
 
@@ -30,13 +30,13 @@ def reconstruct(
     y, system = snapshot.y, snapshot.camera.system
     # Noise and signal level are estimated once. The second reconstruction of the error bars gets
     # the same statistics, so that both runs differ in their measurement alone.
-    statistics = Statistics(lambda: [(seen(y, system), system)])
+    statistics = Statistics(lambda: [(zero_bad_pixels(y, system), system)])
     torch.manual_seed(seed)
     solution = method.run(y, system, **{"statistics": statistics} | options).checked()
-    return responding(Result(snapshot, method, solution, statistics))
+    return add_response(Result(snapshot, method, solution, statistics))
 
 
-def responding(result: Result) -> Result:
+def add_response(result: Result) -> Result:
     """Return a result with the response of its camera, if that has one."""
     unit = result.snapshot.camera.unit
     return result if unit is None else replace(result, response=unit.response(result.solution.x))

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from cassi.solvers.heldout import HeldOut
     from cassi.solvers.statistics import Statistics
     from cassi.systems.base import System
-    from cassi.systems.grid import Grid
+    from cassi.systems.grid import SpectralGrid
     from cassi.uncertainty.estimate import Uncertainty
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class CalibrationRun:
     """A calibration of a camera on its measurement, the nominal camera, and the seconds it took."""
 
-    found: Calibration
+    calibration: Calibration
     nominal: System
     seconds: float
 
@@ -49,16 +49,16 @@ class Camera:
     system: System
     wavelengths: tuple[float, ...] | None = None
     wavelengths_error: tuple[float, ...] | None = None
-    grid: Grid | None = None
+    grid: SpectralGrid | None = None
     unit: Unit | None = None
     alignment: Alignment | None = None
-    calibration: Calibrated | None = None
+    calibration: CalibrationRun | None = None
     guide: Mapping[str, Any] | None = None
 
     @property
     def shows_frames(self) -> bool:
         """Whether its bands may be frames of a video: they have masks of their own and no names."""
-        return self.wavelengths is None and self.system.plain.codes_frames
+        return self.wavelengths is None and self.system.base_camera.codes_frames
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,12 @@ class Snapshot:
         return is_raw(self.corrections)
 
     @property
-    def good(self) -> Tensor | None:
+    def good_pixels(self) -> Tensor | None:
         """The good pixels, shaped like y; None for all."""
         good_pixels = self.camera.system.good_pixels
         return None if good_pixels is None else good_pixels.expand_as(self.y)
 
-    def by(self, note: str = "", **changes: Any) -> Snapshot:
+    def with_camera(self, note: str = "", **changes: Any) -> Snapshot:
         """Return the snapshot with other values of its camera, and a note on that."""
         notes = (*self.notes, note) if note else self.notes
         return replace(self, camera=replace(self.camera, **changes), notes=notes)

@@ -192,7 +192,7 @@ class _Run:
         """Use a basis that `follow` returned from now on."""
         self.basis, self.is_due, self.last = basis, False, ()
 
-    def narrow(self) -> int | None:
+    def drop_zero_components(self) -> int | None:
         """Remove columns that are 0 in all samples; return how many stay, None for all."""
         # The ranks are read just before the next basis is found: by then the device has computed
         # them, and the host hardly waits.
@@ -243,7 +243,7 @@ class _Run:
             if not self.start(x):
                 return x  # has no eigenvectors; the solver stops at such a cube
         elif self.is_due:
-            self.narrow()
+            self.drop_zero_components()
             previous = self.basis
             basis = self.follow(self.means(x), previous, *self.last)
             self.take(basis)

@@ -41,7 +41,7 @@ _MAX_HEADER_BYTES = 1 << 24
 _MAX_OLD_FILE_BYTES = 1 << 29
 CHECKSUM = "sha256"
 """Key, in the metadata of a safetensors file, of the checksum of its tensors."""
-SHOWN = 4
+MAX_LISTED_NAMES = 4
 """Largest number of names of each kind that a message lists."""
 
 
@@ -61,7 +61,7 @@ class MisfitError(ValueError):
 class _Partial(Protocol):
     """A network whose files hold weights that it does not need."""
 
-    unneeded: Sequence[str]
+    unneeded: Sequence[str]  # name: users' networks have this attribute
 
 
 @runtime_checkable
@@ -134,7 +134,7 @@ def _no_weights_message(file: Path, content: object) -> str:
     keys = [key for key, part in parts if _weights_and_average(part) != (None, None)]
     content_text, source = "got none", "network.state_dict()"
     if keys:
-        content_text = f"got them under {', '.join(map(repr, keys[:SHOWN]))}"
+        content_text = f"got them under {', '.join(map(repr, keys[:MAX_LISTED_NAMES]))}"
         source = f"torch.load({str(file)!r})[{keys[0]!r}]"
     return (
         f"weights {file}: expected names and tensors, {content_text}; write the file by "
@@ -408,10 +408,10 @@ def _list_names(
 ) -> str:
     """Return the first names with their shapes, and how many there are."""
     items = []
-    for name in names[:SHOWN]:
+    for name in names[:MAX_LISTED_NAMES]:
         text = f"{name} {tuple(tensors[name].shape)}"
         items.append(f"{text} for {tuple(expected[name].shape)}" if expected else text)
-    if len(names) > SHOWN:
-        items.append(f"and {len(names) - SHOWN} more")
+    if len(names) > MAX_LISTED_NAMES:
+        items.append(f"and {len(names) - MAX_LISTED_NAMES} more")
     noun = "tensor" if len(names) == 1 else "tensors"
     return f"{len(names)} {noun} ({', '.join(items)})"

@@ -9,7 +9,7 @@ from torch import Tensor
 from cassi.prior_protocols import Prior, has_components
 from cassi.solvers.base import Algorithm, State
 from cassi.solvers.components import Components, begin_components, step_components
-from cassi.solvers.linear_system import Camera, LinearSystem, Rho, has_subspace, is_camera
+from cassi.solvers.linear_system import CameraSystem, LinearSystem, Rho, has_subspace, is_camera
 from cassi.solvers.objective import data_misfit, half_square
 from cassi.solvers.statistics import Statistics
 
@@ -103,7 +103,7 @@ class ADMM(Algorithm[AnyState]):
         return data_misfit(state.x, y, system) + rho * penalty
 
 
-def _has_explicit_step(system: LinearSystem) -> TypeGuard[Camera]:
+def _has_explicit_step(system: LinearSystem) -> TypeGuard[CameraSystem]:
     """Tell whether the data step is computed by its parts: where `gram_solve` is exact.
 
     Conjugate gradients stop at a tolerance, so another right-hand side ends in another cube.

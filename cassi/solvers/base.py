@@ -216,13 +216,13 @@ class CallbackWrapper:
         return bool(self.callback(self.iteration(iteration), cube)) or self.is_over()
 
 
-class Along(NamedTuple):
+class GridSolution(NamedTuple):
     """A cube on a spectral grid: on even bands along the dispersion."""
 
     x: Tensor
     """`(B, G, H, W)`"""
     grid: Any
-    """A `cassi.systems.grid.Grid`."""
+    """A `cassi.systems.grid.SpectralGrid`."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class Solution:
     The level comes from smooth windows or from held-out pixels. None if it needs no level."""
     stopped: Any = None
     """A `cassi.solvers.early_stopping.StoppingPoint`; None where no held-out pixels were used."""
-    along: Along | None = None
+    along: GridSolution | None = None
     """The cube on the spectral grid from which x was interpolated; None where there is no grid."""
 
     def measured(self, system: LinearSystem) -> Tensor:
@@ -306,7 +306,7 @@ class Options(TypedDict, total=False):
     checkpoint: Checkpoint | None
 
 
-def take(
+def unpack_options(
     options: Options, owner: str = ""
 ) -> tuple[Tensor | None, Callback | None, int, Statistics | None]:
     """Return first cube, callback, objective and statistics of `Options`.
@@ -327,14 +327,14 @@ def take(
 
 
 @runtime_checkable
-class Runs(Protocol):
+class HasRun(Protocol):
     """Any object with a method `run`: checks accept it as a reconstructor."""
 
     def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct y `(B, K, H', W')`, a measurement of the camera; return cube and history."""
 
 
-class Reconstructor(Runs, Protocol):
+class Reconstructor(HasRun, Protocol):
     """Recovers a cube from a measurement: a solver, a network, or a function of the user."""
 
     @property

@@ -123,7 +123,7 @@ def step_components(
     # Several shots leave few unknowns undetermined. Over-relaxed steps would then oscillate while
     # the basis, which is found every few iterations, lags behind.
     step = _Step(y, system, prior, relaxation if y.shape[1] == 1 else 1.0)
-    if prior.is_due and (count := prior.narrow()):
+    if prior.is_due and (count := prior.drop_zero_components()):
         components, argument = (
             c[:, :count].contiguous() for c in (state.components, state.argument)
         )

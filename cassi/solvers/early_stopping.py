@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from cassi.solvers.base import Iteration
-from cassi.solvers.heldout import Lines, hold_out
-from cassi.solvers.linear_system import Camera
+from cassi.solvers.heldout import HeldOutLines, hold_out
+from cassi.solvers.linear_system import CameraSystem
 from cassi.solvers.schedules import AnySchedule
 from cassi.solvers.statistics import root_mean_square
 
@@ -63,7 +63,7 @@ class HeldOutMonitor:
         counts: iterations whose error was computed; `errors` and `strengths` belong to them.
     """
 
-    def __init__(self, lines: Lines, last: int) -> None:
+    def __init__(self, lines: HeldOutLines, last: int) -> None:
         self.lines, self.last = lines, last
         self.count = 0
         self.x: Tensor | None = None
@@ -117,17 +117,17 @@ class StoppingPoint:
     count: int
     factor: float
     error: float
-    lines: Lines
+    lines: HeldOutLines
     x: Tensor | None
 
 
-Run = Callable[[Tensor, Camera, HeldOutMonitor, float], None]
+Run = Callable[[Tensor, CameraSystem, HeldOutMonitor, float], None]
 """(y, camera, monitor, factor): reconstructs y with `factor` times the estimated noise, and calls
 the monitor after every iteration."""
 
 
 def find_stopping_point(
-    y: Tensor, system: Camera, share: float, iterations: int, noise: float, run: Run
+    y: Tensor, system: CameraSystem, share: float, iterations: int, noise: float, run: Run
 ) -> StoppingPoint:
     """Find how many iterations of an annealed run suit a noisy measurement.
 

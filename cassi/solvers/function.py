@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from cassi.solvers.base import Callback, Iteration, Options, Solution, take
-from cassi.solvers.linear_system import Camera, LinearSystem, seen
+from cassi.solvers.base import Callback, Iteration, Options, Solution, unpack_options
+from cassi.solvers.linear_system import CameraSystem, LinearSystem, zero_bad_pixels
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Function:
             TypeError: the function returns no tensor.
             ValueError: it returns one of another shape than a cube's.
         """
-        _, callback, _, _ = take(options, "function")
+        _, callback, _, _ = unpack_options(options, "function")
         start = time.perf_counter()
-        y = seen(y, system)
+        y = zero_bad_pixels(y, system)
         x = self.function(y, system)
         if not isinstance(x, Tensor):
             raise TypeError(f"method: expected a tensor (B, C, H, W), got {type(x).__name__}")
-        shape = (len(y), *cast(Camera, system).cube_shape)
+        shape = (len(y), *cast(CameraSystem, system).cube_shape)
         if tuple(x.shape) != shape:
             raise ValueError(
                 f"method: expected a cube (B, C, H, W) = {shape}, got {tuple(x.shape)}"
@@ -60,7 +60,7 @@ def one_iteration(
     size = y.norm(dtype=torch.float64).clamp_min(torch.finfo(torch.float64).tiny)
     # A cube of another shape, such as one of more bands, has no measurement by this camera.
     residual = float("nan")
-    if tuple(x.shape[1:]) == tuple(cast(Camera, system).cube_shape):
+    if tuple(x.shape[1:]) == tuple(cast(CameraSystem, system).cube_shape):
         residual = float((y - system(x)).norm(dtype=torch.float64) / size)
     iteration = Iteration(index=1, residual=residual, change=1.0, seconds=seconds, sigma=0.0)
     if callback is not None:

@@ -10,14 +10,20 @@ import torch
 from torch import Tensor
 
 from cassi.solvers.base import Reconstructor
-from cassi.solvers.linear_system import Camera, LinearSystem, good_pixels, part_axis, seen
+from cassi.solvers.linear_system import (
+    CameraSystem,
+    LinearSystem,
+    good_pixels,
+    part_axis,
+    zero_bad_pixels,
+)
 from cassi.solvers.statistics import Statistics
 
-SHARE = 0.05
+HELDOUT_SHARE = 0.05
 """Share of the detector pixels that is held out: enough for an error, too few to change a cube."""
-LOOKED_AT = 1 / 3
+LINE_SHARE = 1 / 3
 """Share of a scene's lines that is reconstructed again, in about this share of the time."""
-LEAST = 32
+MIN_LINES = 32
 """Least number of lines that is reconstructed again: networks take no fewer."""
 
 
@@ -27,7 +33,7 @@ class HeldOut:
 
     Attributes:
         share: share of the pixels that were held out.
-        error: ‖(y − Ax)_H‖/‖y_H‖, see `Lines.errors`; of a batch the root mean square.
+        error: ‖(y − Ax)_H‖/‖y_H‖, see `HeldOutLines.errors`; of a batch the root mean square.
         lines: number of lines that were reconstructed to measure it.
     """
 
@@ -37,7 +43,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
-class Lines:
+class HeldOutLines:
     """Some lines of a measurement, with pixels that are held out.
 
     Attributes:
@@ -47,11 +53,11 @@ class Lines:
     """
 
     y: Tensor
-    system: Camera
+    system: CameraSystem
     heldout: Tensor
 
     @cached_property
-    def camera(self) -> Camera:
+    def camera(self) -> CameraSystem:
         """The camera without the held-out pixels: reconstructions use it."""
         return self.system.weighted(bad_pixels=self.heldout)
 
@@ -63,9 +69,9 @@ class Lines:
         The cubes must come from `camera`, without these pixels. The error compares settings of one
         method: a cube that fits noise predicts badly. It does not compare methods.
         """
-        return self.misses(self.system(x))
+        return self.errors_of_measurement(self.system(x))
 
-    def misses(self, predicted_y: Tensor) -> Tensor:
+    def errors_of_measurement(self, predicted_y: Tensor) -> Tensor:
         """Return the `errors` of cubes, from their predicted measurements A x."""
         return self._heldout_norm(self._good_y - predicted_y) / self._heldout_size
 
@@ -137,7 +143,7 @@ class Lines:
     @cached_property
     def _good_y(self) -> Tensor:
         """The measurement without the bad pixels of the camera."""
-        return seen(self.y, self.system)
+        return zero_bad_pixels(self.y, self.system)
 
     @cached_property
     def _heldout_size(self) -> Tensor:
@@ -188,7 +194,7 @@ def check_share(share: object) -> None:
         raise ValueError(f"heldout: expected a share above 0, at most 0.5, got {share!r}")
 
 
-def draw_heldout(shape: Sequence[int], share: float = SHARE, seed: int = 0) -> Tensor:
+def draw_heldout(shape: Sequence[int], share: float = HELDOUT_SHARE, seed: int = 0) -> Tensor:
     """Draw the pixels to hold out, each with the same probability.
 
     Returns:
@@ -199,7 +205,7 @@ def draw_heldout(shape: Sequence[int], share: float = SHARE, seed: int = 0) -> T
     return torch.rand((1, *shape), generator=random) < share
 
 
-def draw_seen(y: Tensor, system: LinearSystem, share: float = SHARE) -> Tensor:
+def draw_good_heldout(y: Tensor, system: LinearSystem, share: float = HELDOUT_SHARE) -> Tensor:
     """Draw pixels to hold out among the good pixels of a camera, for a choice of a method."""
     heldout = draw_heldout(y.shape[1:], share).to(y.device)
     good_mask = good_pixels(system)
@@ -210,13 +216,15 @@ def draw_seen(y: Tensor, system: LinearSystem, share: float = SHARE) -> Tensor:
     return heldout
 
 
-def hold_out(y: Tensor, system: Camera, lines: int, share: float = SHARE) -> Lines:
-    """Hold out pixels of the brightest lines, for a choice of a method; see `draw_seen`."""
-    y, system = brightest(seen(y, system), system, lines)
-    return Lines(y, system, draw_seen(y, system, share))
+def hold_out(
+    y: Tensor, system: CameraSystem, lines: int, share: float = HELDOUT_SHARE
+) -> HeldOutLines:
+    """Hold out pixels of the brightest lines, for a choice of a method; see `draw_good_heldout`."""
+    y, system = cut_brightest_lines(zero_bad_pixels(y, system), system, lines)
+    return HeldOutLines(y, system, draw_good_heldout(y, system, share))
 
 
-def brightest(y: Tensor, system: Camera, lines: int) -> tuple[Tensor, Camera]:
+def cut_brightest_lines(y: Tensor, system: CameraSystem, lines: int) -> tuple[Tensor, CameraSystem]:
     """Cut the brightest lines out of a measurement; all of it where the camera has no parts."""
     first, stop = brightest_lines(y, system, lines)
     axis = part_axis(system)
@@ -241,9 +249,9 @@ def brightest_lines(y: Tensor, system: LinearSystem, lines: int) -> tuple[int, i
 @torch.no_grad()
 def measure_heldout(
     y: Tensor,
-    system: Camera,
+    system: CameraSystem,
     reconstructor: Reconstructor,
-    share: float = SHARE,
+    share: float = HELDOUT_SHARE,
 ) -> HeldOut:
     """Reconstruct once more without some pixels, and measure how well the cube predicts them.
 
@@ -260,13 +268,13 @@ def measure_heldout(
         ValueError: the share is out of range, or no iteration was finite.
     """
     check_share(share)
-    y, axis = seen(y, system), part_axis(system)
+    y, axis = zero_bad_pixels(y, system), part_axis(system)
     if axis is not None:
-        y, system = brightest(y, system, max(LEAST, int(LOOKED_AT * y.shape[axis])))
-    lines = Lines(y, system, draw_heldout(y.shape[1:], share).to(y.device))
+        y, system = cut_brightest_lines(y, system, max(MIN_LINES, int(LINE_SHARE * y.shape[axis])))
+    lines = HeldOutLines(y, system, draw_heldout(y.shape[1:], share).to(y.device))
     camera = lines.camera
     # A network that gets statistics does not search for the mask of this camera again.
-    statistics = Statistics(lambda: [(seen(y, camera), camera)])
+    statistics = Statistics(lambda: [(zero_bad_pixels(y, camera), camera)])
     solution = reconstructor.run(y, camera, statistics=statistics).checked()
-    error = _root_mean_square(lines.misses(solution.measured(system)))
+    error = _root_mean_square(lines.errors_of_measurement(solution.measured(system)))
     return HeldOut(float(share), error, y.shape[-2 if axis is None else axis])

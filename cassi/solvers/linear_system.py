@@ -54,7 +54,7 @@ class SubspaceSystem(LinearSystem, Protocol):
         """Return Gᵀ Aᵀ y, with G as `basis`: `(B, K, H', W')` → `(B, R, H, W)`."""
 
 
-class Camera(SubspaceSystem, Protocol):
+class CameraSystem(SubspaceSystem, Protocol):
     """A `cassi.systems.System`, which also has a shape, parts and bad pixels."""
 
     @property
@@ -85,17 +85,19 @@ class Camera(SubspaceSystem, Protocol):
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
         """Return A F c, with F as `basis`: `(B, R, H, W)` → `(B, K, H', W')`."""
 
-    def part(self, start: int, stop: int) -> Camera:
+    def part(self, start: int, stop: int) -> CameraSystem:
         """Return the camera of the lines from `start` to before `stop`."""
 
     def without_bad_pixels(self, y: Tensor) -> Tensor:
         """Return a measurement in which bad pixels are zero."""
 
-    def weighted(self, variance: Tensor | None = None, bad_pixels: Tensor | None = None) -> Camera:
+    def weighted(
+        self, variance: Tensor | None = None, bad_pixels: Tensor | None = None
+    ) -> CameraSystem:
         """Return the camera without bad pixels, or with pixels weighted by their variance."""
 
 
-def is_camera(system: LinearSystem) -> TypeGuard[Camera]:
+def is_camera(system: LinearSystem) -> TypeGuard[CameraSystem]:
     """Tell whether a linear system is a `System`, and not one that has operators only."""
     return hasattr(system, "weighted")
 
@@ -121,13 +123,13 @@ def check_order(function: str, y: object, system: object) -> None:
         raise TypeError(f"{function}: expected (y, system), got (system, y); give y first")
 
 
-def seen(y: Tensor, system: LinearSystem) -> Tensor:
+def zero_bad_pixels(y: Tensor, system: LinearSystem) -> Tensor:
     """Return the measurement without the bad pixels of the camera: they are zero."""
     return system.without_bad_pixels(y) if is_camera(system) else y
 
 
 def begin_system(system: LinearSystem) -> LinearSystem:
-    """Return the camera for one run; see `Camera.begin`."""
+    """Return the camera for one run; see `CameraSystem.begin`."""
     return system.begin() if is_camera(system) else system
 
 

@@ -24,7 +24,13 @@ from cassi.solvers.base import (
     wants_cube,
 )
 from cassi.solvers.components import Components
-from cassi.solvers.linear_system import LinearSystem, Rho, begin_system, check_order, seen
+from cassi.solvers.linear_system import (
+    LinearSystem,
+    Rho,
+    begin_system,
+    check_order,
+    zero_bad_pixels,
+)
 from cassi.solvers.objective import evaluate_objective
 from cassi.solvers.schedules import AnySchedule
 from cassi.solvers.statistics import Statistics
@@ -80,7 +86,7 @@ def iterate(
     """
     check_order("iterate", y, system)
     start = time.perf_counter() if began is None else began
-    y = seen(y, system)
+    y = zero_bad_pixels(y, system)
     run = _Run(
         algorithm=algorithm,
         y=y,

@@ -9,7 +9,7 @@ from cassi.checks import whole_number
 from cassi.solvers.linear_system import LinearSystem, begin_system
 from cassi.solvers.statistics import Statistics, noise_damping, relative_noise
 
-VISIBLE = 0.03
+MIN_VISIBLE_NOISE = 0.03
 """Noise level, relative to the root mean square of y (30 dB), below which all of y is fitted.
 Texture alone can give such an estimate of the noise."""
 
@@ -23,7 +23,7 @@ def refine(
     noise: Tensor | float | Literal["auto"] = "auto",
     residual: float = 1e-3,
     iterations: int = 4,
-    visible: float = VISIBLE,
+    visible: float = MIN_VISIBLE_NOISE,
     statistics: Statistics | None = None,
 ) -> Tensor:
     """Make a cube consistent with the measurement, no closer than the noise.
@@ -67,13 +67,15 @@ def refine(
         is_consistent = _sample_norms(y - system(x)) / size <= target_misfit
         if bool(is_consistent.all()):
             break
-        next_x = no_closer(x, running.data_step(x, y, rho), y, system, min_misfit)
+        next_x = limit_to_noise(x, running.data_step(x, y, rho), y, system, min_misfit)
         # A sample that is consistent stays as it is while others of its batch go on.
         x = torch.where(is_consistent.view(-1, 1, 1, 1), x, next_x)
     return x
 
 
-def no_closer(x: Tensor, next_x: Tensor, y: Tensor, system: LinearSystem, noise: Tensor) -> Tensor:
+def limit_to_noise(
+    x: Tensor, next_x: Tensor, y: Tensor, system: LinearSystem, noise: Tensor
+) -> Tensor:
     r"""Move from a cube x towards a cube x', no closer to the measurement than its noise.
 
         x + t (x' − x),   the largest t in [0, 1] with ‖y − A(…)‖ ≥ n ‖y‖
@@ -92,7 +94,7 @@ def _sample_norms(y: Tensor) -> Tensor:
 
 
 def _step_length(next_residual: Tensor, residual: Tensor, y: Tensor, noise: Tensor) -> Tensor:
-    """Return t of `no_closer`, `(B, 1, 1, 1)`, from the residuals of x' and x."""
+    """Return t of `limit_to_noise`, `(B, 1, 1, 1)`, from the residuals of x' and x."""
     bound = (noise * _sample_norms(y)).square()
 
     def inner_product(a: Tensor, b: Tensor) -> Tensor:

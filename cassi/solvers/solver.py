@@ -10,7 +10,14 @@ from typing_extensions import Unpack
 
 from cassi.checks import not_negative, whole_number
 from cassi.prior_protocols import Prior
-from cassi.solvers.base import Algorithm, Callback, CallbackWrapper, Options, Solution, take
+from cassi.solvers.base import (
+    Algorithm,
+    Callback,
+    CallbackWrapper,
+    Options,
+    Solution,
+    unpack_options,
+)
 from cassi.solvers.early_stopping import (
     HeldOutMonitor,
     StoppingPoint,
@@ -19,18 +26,18 @@ from cassi.solvers.early_stopping import (
 )
 from cassi.solvers.gap import GAP
 from cassi.solvers.linear_system import (
-    Camera,
+    CameraSystem,
     LinearSystem,
     check_order,
     damped_start,
     is_camera,
-    seen,
+    zero_bad_pixels,
 )
 from cassi.solvers.loop import iterate
-from cassi.solvers.refinement import no_closer
+from cassi.solvers.refinement import limit_to_noise
 from cassi.solvers.schedules import AnySchedule, Geometric, NoiseDependent, Schedule, as_schedule
 from cassi.solvers.statistics import (
-    UNSEEN,
+    MIN_NOISE,
     Statistics,
     check_noise,
     damped_schedule,
@@ -79,7 +86,7 @@ class _Preparation:
         if self.min_misfit is not None:
             rho = self.rho(self.iterations - 1, self.iterations)
             fitted_x = self.system.data_step(x, self.y, rho)
-            x = no_closer(x, fitted_x, self.y, self.system, self.min_misfit)
+            x = limit_to_noise(x, fitted_x, self.y, self.system, self.min_misfit)
         return x * self.level
 
 
@@ -151,9 +158,9 @@ class Solver:
             system: the camera.
             options: see `Options`.
         """
-        x0, callback, objective, statistics = take(options)
+        x0, callback, objective, statistics = unpack_options(options)
         start = time.perf_counter()
-        preparation = self._prepare(seen(y, system), system, statistics)
+        preparation = self._prepare(zero_bad_pixels(y, system), system, statistics)
         wrapped_callback = None
         if callback is not None:
             wrapped_callback = CallbackWrapper(callback, lambda x: x * preparation.level)
@@ -228,16 +235,18 @@ class Solver:
 
         The result is found once for a measurement: the blocks of a scene stop at the same point.
         """
-        if not bool((noise > UNSEEN).any()):
+        if not bool((noise > MIN_NOISE).any()):
             return None
 
         def find() -> StoppingPoint:
             y, system = statistics.brightest()
-            camera = cast(Camera, system)  # a part of a camera is one too
+            camera = cast(CameraSystem, system)  # a part of a camera is one too
             # One copy to the host for both numbers.
             level, size = torch.stack((noise.mean(), statistics.size.mean().to(noise))).tolist()
 
-            def run(y: Tensor, camera: Camera, monitor: HeldOutMonitor, factor: float) -> None:
+            def run(
+                y: Tensor, camera: CameraSystem, monitor: HeldOutMonitor, factor: float
+            ) -> None:
                 # With factor 1 every sample keeps the noise of the statistics.
                 trial = replace(
                     self,

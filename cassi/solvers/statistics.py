@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cassi.checks import not_negative
-from cassi.plain_scenes import SIDE, WINDOWS, fit_windows, linear_maps, smooth_spectra
+from cassi.smooth_windows import SIDE, WINDOWS, fit_windows, linear_maps, smooth_spectra
 from cassi.solvers.linear_system import LinearSystem, Rho, good_pixels, is_camera
 from cassi.solvers.schedules import AnySchedule, Schedule
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 Parts = Callable[[], Iterable[tuple[Tensor, LinearSystem]]]
 """The measurement in parts along one axis, in order, each with the camera of that part."""
 
-UNSEEN = 0.003
+MIN_NOISE = 0.003
 """Noise below this, relative to the root mean square of y (50 dB), counts as no noise."""
 
 # Largest number of pixels for a quantile, which sorts its values. Of a larger detector every n-th
@@ -81,7 +81,7 @@ class Statistics:
         """Use the result of `estimate` for the same measurement, perhaps from another process."""
         vars(self).update(estimates)
 
-    def by(self, key: object, change: Callable[[Any], LinearSystem]) -> Statistics:
+    def for_camera(self, key: object, change: Callable[[Any], LinearSystem]) -> Statistics:
         """Return the statistics of the same measurement with another camera.
 
         `change` makes the other camera of a part. The result is made once for each `key`.
@@ -98,7 +98,7 @@ class Statistics:
         copy.take({"noise": noise})
         return copy
 
-    def of_another(self, parts: Parts) -> Statistics:
+    def for_measurement(self, parts: Parts) -> Statistics:
         """Return the statistics of another measurement with the same camera and the same noise.
 
         It takes over noise, gain, largest eigenvalue and the results that solvers remember, except
@@ -278,7 +278,7 @@ def noise_damping(
     """
     gain = _as_statistics(y, system, statistics).gain.to(y)
     n = torch.as_tensor(noise, dtype=y.dtype, device=y.device).expand(len(y))
-    return 0.46 * (n - UNSEEN).clamp_min(0) ** 0.63 * gain
+    return 0.46 * (n - MIN_NOISE).clamp_min(0) ** 0.63 * gain
 
 
 def damped_schedule(
@@ -339,7 +339,7 @@ class AboveNoise:
             y: measurement `(B, K, H', W')`.
             rho: ρ of the data step, a number > 0 or `(B,)`.
         """
-        sigma, noise = self.schedule, torch.where(noise > UNSEEN, noise, 0)
+        sigma, noise = self.schedule, torch.where(noise > MIN_NOISE, noise, 0)
         min_sigma = self.share * noise * root_mean_square(y) / torch.as_tensor(rho).sqrt()
         if not bool(min_sigma.any()):
             return sigma

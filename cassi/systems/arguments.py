@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cassi import ops
 from cassi.checks import whole_number
-from cassi.ops._recording import is_recorded, is_tracked, unwrapped
+from cassi.ops._recording import is_recorded, is_tracked, unwrap
 
 Array = Tensor | ArrayLike
 """A tensor, or anything that NumPy makes an array of."""
@@ -23,7 +23,7 @@ _SHAPES = {"x": "(B, C, H, W)", "y": "(B, K, H', W')"}
 class _HasMeasurementShape(Protocol):
     """The attributes of `cassi.systems.System` that checks read. Its module imports this one."""
 
-    plain: nn.Module
+    base_camera: nn.Module
     measurement_shape: tuple[int, int, int]
 
 
@@ -59,10 +59,10 @@ def as_measurement(y: Array, system: object) -> Tensor:
         if y.ndim == 4 and len(y) == 1 < y.shape[1] and tuple(y[0, 0][None].shape) == shape:
             hint = f"; a batch of {y.shape[1]} is y[:, None]"
         raise ValueError(
-            f"y: expected (B, K, H', W') = (B, {', '.join(map(str, shape))}) as of {system.plain}, "
-            f"got shape {tuple(y.shape)}{hint}"
+            f"y: expected (B, K, H', W') = (B, {', '.join(map(str, shape))}) as of "
+            f"{system.base_camera}, got shape {tuple(y.shape)}{hint}"
         )
-    reference = _values_of(system.plain, y)
+    reference = _values_of(system.base_camera, y)
     return y.to(reference.dtype) if isinstance(original, Tensor) else y.to(reference)
 
 
@@ -73,7 +73,7 @@ def as_cube(x: Array, system: object) -> Tensor:
     """
     original, x = x, as_real("x", x)
     x = x[None] if x.ndim == 3 else x
-    camera = system.plain if isinstance(system, _HasMeasurementShape) else system
+    camera = system.base_camera if isinstance(system, _HasMeasurementShape) else system
     if isinstance(original, Tensor) or not isinstance(camera, nn.Module):
         return x
     return x.to(_values_of(camera, x))
@@ -99,7 +99,7 @@ def as_mask(mask: Array) -> Tensor:  # ([B,] K, 1|C, H, W)
             "mask: expected (H, W), (C, H, W), (K, 1 or C, H, W) or (B, K, 1 or C, H, W), "
             f"got shape {tuple(mask.shape)}"
         )
-    if not bool(unwrapped(torch.isfinite(mask)).all()):
+    if not bool(unwrap(torch.isfinite(mask)).all()):
         raise ValueError("mask: expected finite numbers, got NaN or infinity")
     mask = mask.detach() if isinstance(mask, nn.Parameter) else mask
     return mask.clone()[(None,) * max(4 - mask.ndim, 0)]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
 
-from cassi.ops._checks import damping
+from cassi.ops._checks import canonical_damping
 from cassi.ops._recording import is_tracked, is_wrapped
 from cassi.systems.arguments import Array, check_shape
 from cassi.systems.conjugate import Apply, ConjugateGradients, SolveReport
@@ -42,7 +42,7 @@ class System(nn.Module, ABC):
     """
 
     unit: Any = None
-    all_light: bool = False
+    is_broadband: bool = False
     is_guided: bool = False
     axis: int = -1
     part_axis: int | None = None
@@ -50,7 +50,7 @@ class System(nn.Module, ABC):
     last_solve: SolveReport | None = None
 
     @property
-    def plain(self) -> System:
+    def base_camera(self) -> System:
         """The camera without wrappers, as calibrations and checks take it; mostly itself."""
         return self
 
@@ -133,14 +133,14 @@ class System(nn.Module, ABC):
 
     def weighted(self, variance: Array | None = None, bad_pixels: Array | None = None) -> System:
         """Return the camera with a noise variance for each detector pixel; see `Weighted`."""
-        return self.tell(Weighted(self, variance, bad_pixels))
+        return self.copy_metadata_to(Weighted(self, variance, bad_pixels))
 
-    def tell(self, camera: S) -> S:
+    def copy_metadata_to(self, camera: S) -> S:
         """Copy `unit` and `all_light` of this camera to another one, and return that."""
-        camera.unit, camera.all_light = self.unit, self.all_light
+        camera.unit, camera.is_broadband = self.unit, self.is_broadband
         return camera
 
-    def around(self, camera: System) -> System:
+    def wrap_like_self(self, camera: System) -> System:
         """Return another camera with the sensor's properties of this one, such as bad pixels."""
         return camera
 
@@ -161,7 +161,7 @@ class System(nn.Module, ABC):
 
     def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
         check_shape("y", r, self.measurement_shape)
-        z, self.last_solve = self._solve_with_report(r, damping(rho, r, r), start)
+        z, self.last_solve = self._solve_with_report(r, canonical_damping(rho, r, r), start)
         return z
 
     def _solve_with_report(
@@ -326,9 +326,9 @@ class DelegatingWrapper(SystemWrapper):
     """
 
     @property
-    def plain(self) -> System:
+    def base_camera(self) -> System:
         """The wrapped camera without wrappers."""
-        return self.system.plain
+        return self.system.base_camera
 
     @property
     def unweighted(self) -> System:
@@ -438,7 +438,7 @@ class Weighted(DelegatingWrapper):
             tensor, or anything that NumPy makes an array of. None: all are good.
 
     Attributes:
-        good: bool, `(1|B, K, H', W')`, False at bad pixels.
+        is_good: bool, `(1|B, K, H', W')`, False at bad pixels.
         variance: d, `(1, K, H', W')` or `(B, K, H', W')`.
 
     Raises:
@@ -454,10 +454,10 @@ class Weighted(DelegatingWrapper):
     """
 
     system: System
-    good: Tensor
+    is_good: Tensor
     variance: Tensor
     _bad_damping: Tensor  # infinite at bad pixels, else 0
-    _is_good: Tensor  # 0 at bad pixels, else 1
+    _good_weight: Tensor  # 0 at bad pixels, else 1
 
     def __init__(
         self, system: System, variance: Array | None = None, bad_pixels: Array | None = None
@@ -478,36 +478,36 @@ class Weighted(DelegatingWrapper):
                     f"variance: expected finite numbers > 0, the least is {float(d.min()):g}"
                 )
         if isinstance(system, Weighted):
-            is_good, d, system = is_good & system.good, d * system.variance, system.system
+            is_good, d, system = is_good & system.is_good, d * system.variance, system.system
         if not bool(is_good.flatten(1).any(1).all()):
             raise ValueError("bad_pixels: expected some good pixels, which are zero, got none")
         super().__init__(system)
         self._weigh(is_good, d)
 
     def _weigh(self, is_good: Tensor, variance: Tensor) -> None:
-        self.register_buffer("good", is_good)
+        self.register_buffer("is_good", is_good)
         self.register_buffer("variance", variance)
         bad_damping = torch.where(is_good, 0.0, torch.inf).to(variance.dtype)
         self.register_buffer("_bad_damping", bad_damping, persistent=False)
-        self.register_buffer("_is_good", is_good.to(variance.dtype), persistent=False)
+        self.register_buffer("_good_weight", is_good.to(variance.dtype), persistent=False)
 
     @property
     def unweighted(self) -> System:
         """The camera with all its pixels, of equal noise."""
         return self.system
 
-    def around(self, camera: System) -> System:
+    def wrap_like_self(self, camera: System) -> System:
         """Return another camera with the bad pixels and the noise variance of this one."""
-        return self.system.around(camera).weighted(self.variance, ~self.good)
+        return self.system.wrap_like_self(camera).weighted(self.variance, ~self.is_good)
 
     @property
     def good_pixels(self) -> Tensor:
-        """Bool, `(1|B, K, H', W')`, False at bad pixels; the same as `good`."""
-        return self.good
+        """Bool, `(1|B, K, H', W')`, False at bad pixels; the same as `is_good`."""
+        return self.is_good
 
     def without_bad_pixels(self, y: Tensor) -> Tensor:
         """Return the measurement with zeros for the bad pixels."""
-        return torch.where(self.good, y, 0)
+        return torch.where(self.is_good, y, 0)
 
     def _prepare_measurement(self, y: Tensor) -> Tensor:
         return self.without_bad_pixels(y)
@@ -529,16 +529,16 @@ class Weighted(DelegatingWrapper):
         """Simulate the measurement of the cube E a, as the camera does, zero at bad pixels."""
         image = self.system.forward_subspace(components, basis)
         # A camera's output is finite, so a product does, in a tenth of the time of torch.where.
-        return image * self._is_good.to(image.dtype)
+        return image * self._good_weight.to(image.dtype)
 
     def residual_subspace(self, y: Tensor, components: Tensor, basis: Tensor) -> Tensor:
         """Return y − A E a: y itself at bad pixels."""
         image = self.system.forward_subspace(components, basis)
-        return torch.addcmul(y, self._is_good.to(image.dtype), image, value=-1)
+        return torch.addcmul(y, self._good_weight.to(image.dtype), image, value=-1)
 
     def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + A Aᵀ y: v itself at bad pixels."""
-        return torch.where(self.good, super().add_gram_product(v, y), v)
+        return torch.where(self.is_good, super().add_gram_product(v, y), v)
 
     def begin(self) -> System:
         """Return the camera for one run of a solver, which sets y to zero at bad pixels."""
@@ -553,16 +553,16 @@ class Weighted(DelegatingWrapper):
         axis = self.part_axis
         assert axis is not None
         is_good, d = (
-            value.narrow(axis, start, stop - start) for value in (self.good, self.variance)
+            value.narrow(axis, start, stop - start) for value in (self.is_good, self.variance)
         )
         # A part of a frame may have no good pixel, which the constructor refuses.
         weighted_part = Weighted(camera, d)
         weighted_part._weigh(is_good, d)
-        return self.tell(weighted_part)
+        return self.copy_metadata_to(weighted_part)
 
     def extra_repr(self) -> str:
         """Return the number of bad pixels in one line."""
-        return f"bad pixels={int((~self.good).sum())}"
+        return f"bad pixels={int((~self.is_good).sum())}"
 
 
 def _as_pixel_map(
@@ -586,7 +586,7 @@ class _ZeroedMeasurements(Weighted):
 
     def __init__(self, camera: Weighted) -> None:
         DelegatingWrapper.__init__(self, camera.system.begin())
-        self._weigh(camera.good, camera.variance)
+        self._weigh(camera.is_good, camera.variance)
         self.damping = lru_cache(1)(super().damping)  # type: ignore[method-assign]
 
     def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from cassi.checks import whole_number
-from cassi.ops._recording import Dims, FunctionContext, VmapInfo, is_recorded, is_tracked, unwrapped
+from cassi.ops._recording import Dims, FunctionContext, VmapInfo, is_recorded, is_tracked, unwrap
 from cassi.ops._signal import sum_in_order
 
 Apply = Callable[[Tensor], Tensor]
@@ -183,7 +183,7 @@ class ConjugateGradients:
             is_small = image_norm <= tolerance * max_ratio * conditioned_norm
             is_least_squares = is_least_squares | (is_active & is_small)
             is_active = is_active & ~is_least_squares & (curvature > 0)
-            if not bool(unwrapped(is_active).any()):
+            if not bool(unwrap(is_active).any()):
                 break
             alpha = torch.where(is_active, curvature / _inner_product(q, w), 0)
             z, r = z + _as_column(alpha, r) * p, r - _as_column(alpha, r) * q
@@ -203,7 +203,7 @@ class ConjugateGradients:
             curvature = torch.where(is_active, next_curvature, curvature)
         z = z - _as_column(torch.where(is_least_squares, null_factor_z, 0), r) * s
         residual = torch.where(norm > 0, residual_norm / norm, 0)
-        return z, SolveReport(*map(unwrapped, (iterations, residual, is_solved | is_least_squares)))
+        return z, SolveReport(*map(unwrap, (iterations, residual, is_solved | is_least_squares)))
 
 
 def _identity(z: Tensor) -> Tensor:
@@ -285,7 +285,7 @@ class _Branch(torch.autograd.Function):
         correction = value + residual
         if not is_recorded():
             (limit,) = ctx.constants
-            is_rounding_error = unwrapped(correction.norm() <= limit * value.norm())
+            is_rounding_error = unwrap(correction.norm() <= limit * value.norm())
             if bool(is_rounding_error.all()):
                 return None, None
         return correction, None

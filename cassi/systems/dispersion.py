@@ -61,7 +61,7 @@ def refractive_index(glass: str, wavelength: float) -> float:
     return math.sqrt(1 + sum(b * square / (square - c) for b, c in terms))
 
 
-def off_a_prism(
+def deviation_from_prism(
     offsets: Sequence[float], wavelengths: Sequence[float] | None
 ) -> tuple[float, ...] | None:
     """Return how far even bands would be off, in nm, if the disperser were a prism.
@@ -78,7 +78,7 @@ def off_a_prism(
         A difference >= 0 for each band, nm. None if wavelengths are unknown, bands are not even,
         or nothing is dispersed.
 
-    >>> round(max(off_a_prism([2.0 * band for band in range(20)], range(450, 650, 10))), 1)
+    >>> round(max(deviation_from_prism([2.0 * band for band in range(20)], range(450, 650, 10))), 1)
     24.0
     """
     if wavelengths is None or not (is_even(offsets) and is_even(wavelengths)):

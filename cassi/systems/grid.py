@@ -30,7 +30,7 @@ _MAX_UNIT_PITCH = 1.1
 
 
 @dataclass(frozen=True)
-class Grid:
+class SpectralGrid:
     """Even offsets along the dispersion, and the offsets of a camera's bands.
 
     A band of the camera reaches half way to its neighbours. An outermost band reaches as far
@@ -42,10 +42,12 @@ class Grid:
     """
 
     offsets: tuple[float, ...]
-    named: tuple[float, ...]
+    band_offsets: tuple[float, ...]
 
     @staticmethod
-    def over(band_offsets: Sequence[float], pitch: float = 1.0, margin: float = 0.0) -> Grid:
+    def from_bands(
+        band_offsets: Sequence[float], pitch: float = 1.0, margin: float = 0.0
+    ) -> SpectralGrid:
         """Return the grid from the first to the last band of a camera.
 
         The outermost bands lie on the grid. So its pitch is the one nearest to `pitch` that divides
@@ -56,7 +58,7 @@ class Grid:
             pitch: distance of two bands of the grid, pixels, about.
             margin: pixels by which light reaches beyond the outermost bands, on both sides.
 
-        >>> Grid.over([0.0, 3.2, 5.0], 1.0, 1.0).offsets
+        >>> SpectralGrid.from_bands([0.0, 3.2, 5.0], 1.0, 1.0).offsets
         (-1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
         """
         first, last = band_offsets[0], band_offsets[-1]
@@ -64,31 +66,33 @@ class Grid:
         signed_pitch = (last - first) / n_gaps
         n_extra = round(margin / pitch)
         indices = range(-n_extra, n_gaps + n_extra + 1)
-        return Grid(tuple(first + signed_pitch * index for index in indices), tuple(band_offsets))
+        return SpectralGrid(
+            tuple(first + signed_pitch * index for index in indices), tuple(band_offsets)
+        )
 
     @property
     def pitch(self) -> float:
         """Distance of two bands of the grid, pixels."""
         return abs(self.offsets[-1] - self.offsets[0]) / (len(self.offsets) - 1)
 
-    def coarser(self, max_bands: int) -> Grid:
+    def coarser(self, max_bands: int) -> SpectralGrid:
         """Return a grid over the same light with at most so many bands, perhaps itself."""
         if len(self.offsets) <= max_bands:
             return self
-        margin = abs(self.offsets[0] - self.named[0])
-        span = abs(self.named[-1] - self.named[0])
+        margin = abs(self.offsets[0] - self.band_offsets[0])
+        span = abs(self.band_offsets[-1] - self.band_offsets[0])
         pitch = (span + 2 * margin) / (max_bands - 1)
-        grid = Grid.over(self.named, pitch, margin)
+        grid = SpectralGrid.from_bands(self.band_offsets, pitch, margin)
         # Pitch and margin are rounded to whole numbers of bands, which can give some bands more.
         while len(grid.offsets) > max_bands:
             pitch *= 1.02
-            grid = Grid.over(self.named, pitch, margin)
+            grid = SpectralGrid.from_bands(self.band_offsets, pitch, margin)
         return grid
 
     @cached_property
     def edges(self) -> np.ndarray:
         """Offsets of the edges between the camera's bands, and of both ends, `(C + 1,)`."""
-        return _band_edges(np.asarray(self.named))
+        return _band_edges(np.asarray(self.band_offsets))
 
     @cached_property
     def reading(self) -> np.ndarray:
@@ -118,7 +122,10 @@ class Grid:
         outermost bands.
         """
         sign = np.sign(self.offsets[-1] - self.offsets[0])
-        offsets, band_offsets = sign * np.asarray(self.offsets), sign * np.asarray(self.named)
+        offsets, band_offsets = (
+            sign * np.asarray(self.offsets),
+            sign * np.asarray(self.band_offsets),
+        )
         edges = sign * self.edges
         unit_densities = np.diag(1 / np.diff(edges))
         densities = [np.interp(offsets, band_offsets, values) for values in unit_densities]
@@ -131,7 +138,10 @@ class Grid:
         Beyond the outermost bands the line through the last two bands is continued.
         """
         sign = np.sign(self.offsets[-1] - self.offsets[0])
-        offsets, band_offsets = sign * np.asarray(self.offsets), sign * np.asarray(self.named)
+        offsets, band_offsets = (
+            sign * np.asarray(self.offsets),
+            sign * np.asarray(self.band_offsets),
+        )
         wavelengths = np.interp(offsets, band_offsets, band_wavelengths)
         for end, neighbour in ((0, 1), (-1, -2)):
             rise = band_wavelengths[end] - band_wavelengths[neighbour]
@@ -154,14 +164,16 @@ class Grid:
 
         Bands a pixel apart are interpolated linearly, wider ones are triangles.
         """
-        camera = system.plain
+        camera = system.base_camera
         assert isinstance(camera, SDCassi)
         width = self.pitch if self.pitch > _MAX_UNIT_PITCH else 1.0
         bands = len(self.offsets)
-        return system.around(camera.like(bands=bands, offsets=self.offsets, band_width=width))
+        return system.wrap_like_self(
+            camera.replace(bands=bands, offsets=self.offsets, band_width=width)
+        )
 
 
-class InAllLight(SystemWrapper):
+class BroadbandCamera(SystemWrapper):
     """A camera in broadband light: it measures the light between its bands as well.
 
     A cube at the bands is spread over a grid, and measured by the camera of the grid.
@@ -171,7 +183,7 @@ class InAllLight(SystemWrapper):
         grid: its grid.
     """
 
-    def __init__(self, system: System, grid: Grid) -> None:
+    def __init__(self, system: System, grid: SpectralGrid) -> None:
         super().__init__(grid.camera(system))
         self.grid = grid
         self.conjugate, self.part_axis = system.conjugate, system.part_axis
@@ -179,7 +191,7 @@ class InAllLight(SystemWrapper):
     @property
     def cube_shape(self) -> tuple[int, int, int]:
         """(C, H, W)."""
-        return (len(self.grid.named), *self.system.cube_shape[1:])
+        return (len(self.grid.band_offsets), *self.system.cube_shape[1:])
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
@@ -194,19 +206,23 @@ class InAllLight(SystemWrapper):
 class _HasGrid(Protocol):
     """A method that computes cubes on a grid."""
 
-    grid: Grid
+    grid: SpectralGrid
 
 
-def measuring(system: System, reconstructor: object) -> System:
+def measuring_camera(system: System, reconstructor: object) -> System:
     """Return the camera that measures a method's cubes: in broadband light if it has a grid."""
-    return InAllLight(system, reconstructor.grid) if isinstance(reconstructor, _HasGrid) else system
+    return (
+        BroadbandCamera(system, reconstructor.grid)
+        if isinstance(reconstructor, _HasGrid)
+        else system
+    )
 
 
-def as_wide(camera: SDCassi) -> SDCassi:
+def with_wide_bands(camera: SDCassi) -> SDCassi:
     """Return the camera with bands as wide as their mean distance, limited to 1 to 100 pixels."""
     offsets = camera.offsets
     span = abs(offsets[-1] - offsets[0]) / max(len(offsets) - 1, 1)
-    return camera.like(band_width=min(max(span, 1.0), 100.0))
+    return camera.replace(band_width=min(max(span, 1.0), 100.0))
 
 
 def has_grid(system: System) -> bool:
@@ -215,10 +231,10 @@ def has_grid(system: System) -> bool:
     Cameras without one: bands a pixel apart are a grid already, a `band_width` is the user's
     choice, and a mask per band is known at the bands only.
     """
-    camera = system.plain
+    camera = system.base_camera
     if not isinstance(camera, SDCassi) or type(camera) is not SDCassi:
         return False
-    if not system.all_light or camera.bands < 2 or camera.band_width > 1:
+    if not system.is_broadband or camera.bands < 2 or camera.band_width > 1:
         return False
     gaps = np.diff(camera.offsets)
     is_monotonic = bool(np.all(gaps > 0) or np.all(gaps < 0))

@@ -176,7 +176,7 @@ class Guided(DelegatingWrapper):
 
     def _set_motion(self, motion: Tensor) -> None:
         """Sample the picture with a motion."""
-        self.motion, self.found = motion, LastMotion(motion)
+        self.motion, self.last_motion = motion, LastMotion(motion)
         g = self.movable(motion)
         self.register_buffer("picture", torch.nan_to_num(g))
         self.register_buffer("is_visible", g.isfinite().all(1, keepdim=True).to(g.dtype))
@@ -184,7 +184,7 @@ class Guided(DelegatingWrapper):
     def _wrap(self, system: System) -> Guided:
         """Return the guide around another camera."""
         # A shallow copy shares picture and motion: a run stores the motion that it estimates in
-        # `self.found`, and the user's camera has it then too.
+        # `self.last_motion`, and the user's camera has it then too.
         guided_camera = copy.copy(self)
         guided_camera._buffers, guided_camera._modules = dict(self._buffers), dict(self._modules)
         guided_camera.system = system
@@ -313,7 +313,7 @@ class GuidedPrior(PulledPrior):
         if float(max_corner_shift(motion, *size)) < MIN_MOTION_PIXELS:
             motion = torch.zeros_like(motion)
         self._set_picture(self.camera.movable(motion))
-        self.motion = self.camera.found.motion = motion
+        self.motion = self.camera.last_motion.motion = motion
 
     def _set_picture(self, g: Tensor) -> None:
         is_finite = g.isfinite().all(1, True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cassi.ops._recording import FunctionContext, Gradients, unwrapped
+from cassi.ops._recording import FunctionContext, Gradients, unwrap
 from cassi.systems.arguments import Array, check_shape
 from cassi.systems.blurred import BlurredCassi, band_kernels
 from cassi.systems.conjugate import Apply
@@ -176,7 +176,7 @@ class PsfCassi(BlurredCassi):
 
     def _precondition(self, rho: Tensor) -> Apply | None:
         """Divide by Σ_c |p̂[c]|² + ρ: for an open mask AAᵀ + ρ is that, except near the rim."""
-        mask, plain_mask = self.mask.detach(), unwrapped(self.mask)
+        mask, plain_mask = self.mask.detach(), unwrap(self.mask)
         if (
             not self._sums_before_mask
             or self.shots > 1

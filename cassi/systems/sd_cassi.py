@@ -176,9 +176,9 @@ class SDCassi(CodedSystem):
         length = self.mask.shape[self.part_axis]
         if not 0 <= start < stop <= length:
             raise ValueError(f"part: expected 0 <= start < stop <= {length}, got {start}, {stop}")
-        return self.like(mask=self.mask.narrow(self.part_axis, start, stop - start))
+        return self.replace(mask=self.mask.narrow(self.part_axis, start, stop - start))
 
-    def like(self, **changes: Any) -> SDCassi:
+    def replace(self, **changes: Any) -> SDCassi:
         """Return a camera with some arguments changed, and `all_light` and `unit` of this one.
 
         Args:
@@ -191,7 +191,7 @@ class SDCassi(CodedSystem):
         else:
             offsets = list(self.offsets) if self.shifts is None else self.shifts
             arguments |= {"offsets": offsets, "detector": self.detector}
-        return self.tell(SDCassi(**arguments | changes))
+        return self.copy_metadata_to(SDCassi(**arguments | changes))
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""

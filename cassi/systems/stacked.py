@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from cassi.ops._checks import damping
+from cassi.ops._checks import canonical_damping
 from cassi.systems.arguments import check_shape
 from cassi.systems.base import System
 from cassi.systems.conjugate import Apply
@@ -175,7 +175,7 @@ class Stacked(System):
             system_weights = torch.tensor(self.weights, dtype=torch.float64).repeat_interleave(
                 torch.tensor(shots)
             )
-            rho_map = damping(rho, r, r)
+            rho_map = canonical_damping(rho, r, r)
             # w‖Ax − y‖² with damping ρ is ‖Ax − y‖² with damping ρ/w at the pixels of a system.
             rho = (rho_map / system_weights.to(rho_map)[:, None, None]).expand(-1, *r.shape[1:])
         return super()._solve(r, rho, start)

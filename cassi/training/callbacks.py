@@ -17,7 +17,7 @@ from cassi.training.loggers import MetricsTable
 from cassi.training.tensors import write_tensors
 
 # Name of the checkpoint before the last one.
-PREVIOUS = "previous.ckpt"
+PREVIOUS_CHECKPOINT = "previous.ckpt"
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
@@ -193,7 +193,7 @@ def log_current_step(trainer: Trainer) -> list[MetricsTable]:
 
 def keep_previous(last: Path) -> None:
     """Keep a checkpoint that is about to be overwritten as `previous.ckpt` beside it."""
-    previous = last.with_name(PREVIOUS)
+    previous = last.with_name(PREVIOUS_CHECKPOINT)
     # A hard link costs no copy. On file systems without hard links nothing is kept.
     with contextlib.suppress(OSError):
         if last.exists() and not (previous.exists() and previous.samefile(last)):

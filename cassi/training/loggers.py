@@ -38,17 +38,17 @@ class MetricsTable(CSVLogger):
 
     Args:
         folder: where the table is written.
-        resumed: the step that a resumed run starts with. Rows of the earlier run from this step on
-            are dropped, because these steps run again. None begins a new table.
+        first_step: the step that a resumed run starts with. Rows of the earlier run from this step
+            on are dropped, because these steps run again. None begins a new table.
         seconds: shortest time between two writes.
     """
 
     _experiment: ExperimentWriter | None
 
-    def __init__(self, folder: str, resumed: int | None = None, seconds: float = 1.0) -> None:
+    def __init__(self, folder: str, first_step: int | None = None, seconds: float = 1.0) -> None:
         # Lightning's own interval never ends: `save` decides by the clock.
         super().__init__(folder, name="", version="", flush_logs_every_n_steps=2**62)
-        self.first_step, self.seconds = resumed, seconds
+        self.first_step, self.seconds = first_step, seconds
         self._next_write = 0.0
 
     @property

@@ -108,7 +108,7 @@ class MultiStage(nn.Module):
         cubes = [outputs] if isinstance(outputs, Tensor) else list(outputs)
         terms = [self.base(x, truth) for _, x in zip(self.weights, cubes, strict=False)]
         for term in terms:
-            check_loss(self.base, term, trained=False)
+            check_loss(self.base, term, needs_gradient=False)
         weights = zip(self.weights, terms, strict=False)
         return torch.stack([weight * term for weight, term in weights]).sum()
 

@@ -19,9 +19,9 @@ from cassi.checks import check_cube, check_loss
 from cassi.solvers import relative_noise
 from cassi.systems import System
 from cassi.training.data import batch_number, check_reuse
+from cassi.training.first_cubes import FirstCubeCache
 from cassi.training.loggers import picture_logger
 from cassi.training.losses import MultiStage
-from cassi.training.starts import Starts
 
 # Estimate and truth `(C, H, W)` → 8-bit RGB `(H, W, 3)`.
 Picture = Callable[[Tensor, Tensor], np.ndarray]
@@ -113,7 +113,11 @@ class Training(LightningModule):
                 f"data.pool={pool} and {type(net).__name__}"
             )
         check_reuse(pool, reuse)
-        self.pool, self.reuse, self.starts = pool, reuse, None if starts is None else Starts(starts)
+        self.pool, self.reuse, self.starts = (
+            pool,
+            reuse,
+            None if starts is None else FirstCubeCache(starts),
+        )
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
         if channels_last:
             net.to(memory_format=self.layout)  # type: ignore[call-overload]
@@ -158,7 +162,7 @@ class Training(LightningModule):
         has_stages = stages is not None and isinstance(outputs, list | tuple)
         for cube in outputs if has_stages else [outputs]:
             # A loss of the user's own would broadcast a cube of another shape without an error.
-            check_cube(stages or self.network, cube, truth.shape, trained=True)
+            check_cube(stages or self.network, cube, truth.shape, needs_gradient=True)
         loss: Tensor = self.loss(outputs, truth)
         check_loss(self.loss, loss)
         self.log("loss", loss.detach(), prog_bar=True, on_step=True, batch_size=len(batch))

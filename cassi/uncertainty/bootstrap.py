@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from cassi.solvers.base import Along, Reconstructor, Solution
+from cassi.solvers.base import GridSolution, Reconstructor, Solution
 from cassi.solvers.heldout import (
-    LEAST,
-    LOOKED_AT,
-    SHARE,
-    Lines,
+    HELDOUT_SHARE,
+    LINE_SHARE,
+    MIN_LINES,
+    HeldOutLines,
     brightest_lines,
     draw_heldout,
 )
-from cassi.solvers.statistics import UNSEEN, Statistics, root_mean_square, unit_of
+from cassi.solvers.statistics import MIN_NOISE, Statistics, root_mean_square, unit_of
 from cassi.systems import SDCassi
 from cassi.systems.base import System
-from cassi.systems.grid import as_wide
+from cassi.systems.grid import with_wide_bands
 from cassi.uncertainty.mask_shift import MaskShift, find_mask_shift, measure_shifted
 
 # Least relative change of a measurement by which a mirrored scene counts as coded by another part
@@ -30,7 +30,7 @@ from cassi.uncertainty.mask_shift import MaskShift, find_mask_shift, measure_shi
 _MIN_CHANGE = 0.02
 # Side of the square of a local mean, pixels.
 _MEAN_SIDE = 13
-# Quantile of the held-out pixels for `Probe.missed`.
+# Quantile of the held-out pixels for `Probe.heldout_ratio`.
 _QUANTILE = 0.75
 
 
@@ -39,16 +39,17 @@ class Probe:
     """Errors of a method at held-out pixels, and its response to noise.
 
     Attributes:
-        heldout: error at held-out pixels on the brightest lines, see `cassi.solvers.heldout.Lines`.
-        missed: ratio of |residual| to the local root mean square of A·`repeated`, at held-out
-            pixels of the mirrored scene: its 75 % quantile. With noise it is large.
+        heldout: error at held-out pixels on the brightest lines, see
+            `cassi.solvers.heldout.HeldOutLines`.
+        heldout_ratio: ratio of |residual| to the local root mean square of A·`repeated_error`, at
+            held-out pixels of the mirrored scene: its 75 % quantile. With noise it is large.
         response: change of the cube with added noise, over that noise, both as root mean squares;
             0 where there is no noise.
         mask_shift: apparent shift of the mask.
     """
 
     heldout: float
-    missed: float
+    heldout_ratio: float
     response: float = 0.0
     mask_shift: MaskShift = field(default_factory=MaskShift)
 
@@ -59,18 +60,18 @@ class BootstrapResult:
 
     Attributes:
         x: cube `(1, C, H, W)`.
-        repeated: error of the repeated reconstruction, `(1, C, H, W)`: the reconstruction of x
-            minus x. x is mirrored and measured by the same camera, so that another part of the mask
-            codes every pixel. The residual of x, with random signs, is its noise. Where the mask
-            seems to be shifted, the shifted mask codes x, and the method gets the nominal one.
+        repeated_error: error of the repeated reconstruction, `(1, C, H, W)`: the reconstruction of
+            x minus x. x is mirrored and measured by the same camera, so that another part of the
+            mask codes every pixel. The residual of x, with random signs, is its noise. Where the
+            mask seems to be shifted, the shifted mask codes x, and the method gets the nominal one.
         residual: y − Ax, `(1, K, H', W')`.
-        probed: errors at held-out pixels.
+        probe: errors at held-out pixels.
     """
 
     x: Tensor
-    repeated: Tensor
+    repeated_error: Tensor
     residual: Tensor
-    probed: Probe
+    probe: Probe
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,11 @@ class Trial:
         statistics: statistics of the whole measurement with which the cube was reconstructed; they
             are not estimated again.
         seed: of the random numbers.
-        wide: the light is broadband, so that bands of an `SDCassi` are as wide as their distance.
-            The mirrored scene is measured so, and the method gets the camera with narrow bands.
-        along: the cube on the spectral grid from which x was read. It is mirrored in place of x.
+        is_broadband: the light is broadband, so that bands of an `SDCassi` are as wide as their
+            distance. The mirrored scene is measured so, and the method gets the camera with narrow
+            bands.
+        grid_cube: the cube on the spectral grid from which x was read. It is mirrored in place of
+            x.
     """
 
     y: Tensor
@@ -94,8 +97,8 @@ class Trial:
     reconstructor: Reconstructor
     statistics: Statistics | None = None
     seed: int = 0
-    wide: bool = False
-    along: Along | None = None
+    is_broadband: bool = False
+    grid_cube: GridSolution | None = None
 
     def run(self, y: Tensor, system: System) -> Solution:
         """Reconstruct another measurement with the method, through another camera."""
@@ -119,27 +122,34 @@ def bootstrap(trial: Trial, x: Tensor, probe: Probe | None = None) -> BootstrapR
     y = system.without_bad_pixels(trial.y)
     # The cube with which the measurement is consistent is that on the grid, where there is one.
     measured_cube, camera = (x, system)
-    if trial.along is not None:
-        measured_cube, camera = trial.along.x, trial.along.grid.camera(system)
+    if trial.grid_cube is not None:
+        measured_cube, camera = trial.grid_cube.x, trial.grid_cube.grid.camera(system)
     residual = y - camera(measured_cube)
     mask_shift = find_mask_shift(y, measured_cube, camera) if probe is None else probe.mask_shift
     axes = mirror_axes(measured_cube, camera)
     random = torch.Generator().manual_seed(seed)
     signs = torch.randint(0, 2, residual.shape, generator=random).to(residual) * 2 - 1
-    nominal, mirrored_cube = system.plain, measured_cube.flip(axes)
+    nominal, mirrored_cube = system.base_camera, measured_cube.flip(axes)
     mirrored_y = measure_shifted(mirrored_cube, camera, mask_shift) + residual.flip(axes) * signs
-    if trial.wide and trial.along is None and type(nominal) is SDCassi and nominal.band_width == 1:
+    if (
+        trial.is_broadband
+        and trial.grid_cube is None
+        and type(nominal) is SDCassi
+        and nominal.band_width == 1
+    ):
         # The width of the bands changes a measurement by this difference. It is taken without the
         # sharp interpolation of a measured mask, which wide bands do not have.
-        point_camera = nominal.like(photographed=False)
-        mirrored_y = mirrored_y + as_wide(point_camera)(mirrored_cube) - point_camera(mirrored_cube)
-    is_heldout = draw_heldout(y.shape[1:], SHARE, seed + 1).to(y.device)
+        point_camera = nominal.replace(photographed=False)
+        mirrored_y = (
+            mirrored_y + with_wide_bands(point_camera)(mirrored_cube) - point_camera(mirrored_cube)
+        )
+    is_heldout = draw_heldout(y.shape[1:], HELDOUT_SHARE, seed + 1).to(y.device)
     solution = trial.run(mirrored_y, system.weighted(bad_pixels=is_heldout))
     repeated_error = solution.x.flip(axes) - x
     if probe is None:
         axis = system.part_axis or -2
         count = y.shape[axis]
-        first, stop = brightest_lines(y, system, max(LEAST, int(LOOKED_AT * count)))
+        first, stop = brightest_lines(y, system, max(MIN_LINES, int(LINE_SHARE * count)))
         noise = float(root_mean_square(residual))
         heldout, response = _probe_method(trial, (first, stop), noise, mask_shift)
         residual_of_mirrored = mirrored_y - solution.measured(system)
@@ -151,7 +161,7 @@ def bootstrap(trial: Trial, x: Tensor, probe: Probe | None = None) -> BootstrapR
 
 
 def _heldout_ratio(residual: Tensor, error: Tensor, is_heldout: Tensor) -> float:
-    """Return `Probe.missed` from the residual of y, the error of y, and the held-out pixels."""
+    """Return `Probe.heldout_ratio`: the residual of y over the error of y, at held-out pixels."""
     # Powers of two keep the squares within single precision.
     unit = unit_of(error)
     residual, error = residual / unit, error / unit
@@ -179,16 +189,16 @@ def _probe_method(
     frame = trial.system.without_bad_pixels(trial.y)
     signal = float(root_mean_square(frame))
     system, y = _cut(trial.system, lines, frame)
-    is_heldout = draw_heldout(y.shape[1:], SHARE, trial.seed).to(y.device)
+    is_heldout = draw_heldout(y.shape[1:], HELDOUT_SHARE, trial.seed).to(y.device)
     camera = system.weighted(bad_pixels=is_heldout)
     solution = trial.run(y, camera)
     response = 0.0
     noise_level = max(noise, mask_shift.change if mask_shift.is_significant else 0.0)
-    if noise_level > UNSEEN * signal:
+    if noise_level > MIN_NOISE * signal:
         random = torch.Generator().manual_seed(trial.seed + 2)
         noisy = y + noise_level * torch.randn(y.shape, generator=random).to(y)
         response = float(root_mean_square(trial.run(noisy, camera).x - solution.x)) / noise_level
-    error = Lines(y, system, is_heldout).misses(solution.measured(system))
+    error = HeldOutLines(y, system, is_heldout).errors_of_measurement(solution.measured(system))
     return float(error.square().mean().sqrt()), response
 
 

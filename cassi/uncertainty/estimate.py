@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from cassi.solvers.base import Along, Reconstructor
+from cassi.solvers.base import GridSolution, Reconstructor
 from cassi.solvers.statistics import Statistics, root_mean_square, signal_level
 from cassi.systems.base import System
 from cassi.uncertainty.bootstrap import BootstrapResult, Probe, Trial, bootstrap
@@ -90,7 +90,7 @@ def estimate(
     statistics: Statistics | None = None,
     seed: int = 0,
     wide: bool = False,
-    along: Along | None = None,
+    along: GridSolution | None = None,
 ) -> Uncertainty:
     """Estimate the standard deviation of every value of a reconstruction.
 
@@ -134,12 +134,12 @@ def uncertainty_of(
     sigma = (std * model.excess(features)).to(result.x.dtype)
     smooth_level = float(sigma.square().mean().sqrt())
     # Rough spectra show errors. Frames of a video have no spectra.
-    if not system.plain.codes_frames:
+    if not system.base_camera.codes_frames:
         sigma = torch.maximum(sigma, features.roughness().to(sigma))
     roughness_factor = float(sigma.square().mean().sqrt()) / max(
         smooth_level, torch.finfo(sigma.dtype).tiny
     )
-    pattern = result.repeated / level / sigma
+    pattern = result.repeated_error / level / sigma
     pattern = pattern / pattern.square().mean().sqrt().clamp_min(torch.finfo(pattern.dtype).tiny)
     total = float(sigma.square().mean().sqrt()) * level
     sources = _split(result, total)
@@ -147,8 +147,8 @@ def uncertainty_of(
         sigma * level,
         pattern,
         sources,
-        result.probed.mask_shift.shift,
-        result.probed.heldout,
+        result.probe.mask_shift.shift,
+        result.probe.heldout,
         tuple(_warnings(result, features, system, model, unusual_share, roughness_factor)),
     )
 
@@ -161,10 +161,10 @@ def _split(result: BootstrapResult, total: float) -> dict[str, float]:
     """
     residual_power = float(root_mean_square(result.residual)) ** 2
     shift_power = (
-        result.probed.mask_shift.change**2 if result.probed.mask_shift.is_significant else 0.0
+        result.probe.mask_shift.change**2 if result.probe.mask_shift.is_significant else 0.0
     )
-    model = min(result.probed.response * shift_power**0.5, total)
-    noise = result.probed.response * max(residual_power - shift_power, 0.0) ** 0.5
+    model = min(result.probe.response * shift_power**0.5, total)
+    noise = result.probe.response * max(residual_power - shift_power, 0.0) ** 0.5
     noise = min(noise, max(total**2 - model**2, 0.0) ** 0.5)
     null_space = max(total**2 - noise**2 - model**2, 0.0) ** 0.5
     return {"noise": noise, "model": model, "unseen": null_space}
@@ -201,8 +201,8 @@ def _warnings(
             f"spectra are rough from band to band, as those of scenes are not: error bars are "
             f"{roughness_factor:.1f} times as wide for that"
         )
-    if result.probed.mask_shift.is_doubtful(system.part_axis):
-        down, right = result.probed.mask_shift.shift
+    if result.probe.mask_shift.is_doubtful(system.part_axis):
+        down, right = result.probe.mask_shift.shift
         messages.append(
             f"the mask seems to lie {down:+.2f} pixels down and {right:+.2f} right of where it is "
             "taken to lie, so error bars may be too small; calibrate=true, or cassi-calibrate, "

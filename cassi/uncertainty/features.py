@@ -54,14 +54,15 @@ class Features:
     - the number of bands that share a pixel of the detector, Aᵀ(A1)/Aᵀ1
 
     and the light Aᵀ1 behind the mask, the place of the band in the spectrum, and numbers of the
-    scene: unknowns per measured value, bands, the held-out error, the same over `Probe.missed`, the
+    scene: unknowns per measured value, bands, the held-out error, the same over
+        `Probe.heldout_ratio`, the
     mean error b, and the changes of the cube by noise and by the shift of the mask. They are
     computed band by band: all of them take 28 times the memory of the cube.
     """
 
     @torch.no_grad()
     def __init__(self, result: BootstrapResult, system: System, level: float) -> None:
-        self.x, self.error = (result.x / level).float(), (result.repeated / level).float()
+        self.x, self.error = (result.x / level).float(), (result.repeated_error / level).float()
         bands = self.bands = self.x.shape[1]
         ones = torch.ones_like(result.residual)
         self.light = system.adjoint(ones).float()
@@ -76,15 +77,17 @@ class Features:
             "deviation of the mean 32": _log(_deviation(mean, _COARSE)),
             "mean over bands": _log(mean),
         }
-        heldout, mask_shift = max(result.probed.heldout, _MIN_HELDOUT), result.probed.mask_shift
+        heldout, mask_shift = max(result.probe.heldout, _MIN_HELDOUT), result.probe.mask_shift
         noise = float(root_mean_square(result.residual))
         shift_change = mask_shift.change if mask_shift.is_significant else 0.0
-        changes = [result.probed.response * size / level for size in (noise, shift_change)]
+        changes = [result.probe.response * size / level for size in (noise, shift_change)]
         self.numbers = {
             "unknowns": math.log10(self.x[0].numel() / ones[0].numel()),
             "bands": math.log10(bands / 28),
             "heldout": math.log10(heldout),
-            "heldout without noise": math.log10(heldout / max(result.probed.missed, _MIN_HELDOUT)),
+            "heldout without noise": math.log10(
+                heldout / max(result.probe.heldout_ratio, _MIN_HELDOUT)
+            ),
             "error of the scene": 0.5 * math.log10(max(float(power.mean()), FLOOR**2)),
             "noise": math.log10(max(changes[0], FLOOR)),
             "motion": math.log10(max(changes[1], FLOOR)),

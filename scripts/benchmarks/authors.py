@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import cassi
-from cassi.models.grid import moved_masks
+from cassi.models.camera_adapters import sheared_masks
 from cassi.models.load import create_model
 from scripts.benchmarks.tables import Parser, Table, time_calls
 
@@ -140,7 +140,7 @@ def compare(name: str, clone: Path, seconds: float, table: Table) -> Row:
     y = camera(torch.rand(1, BANDS, SIZE, SIZE))
     ours = create_model(name, bands=BANDS).eval()
     theirs = load_authors(AUTHORS[name], clone, ours)
-    their_inputs = AUTHORS[name].inputs(y, moved_masks(y, camera), camera)
+    their_inputs = AUTHORS[name].inputs(y, sheared_masks(y, camera), camera)
 
     half = create_model(name, bands=BANDS).eval().to(memory_format=torch.channels_last)
     half.load_state_dict(ours.state_dict())

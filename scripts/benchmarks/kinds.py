@@ -46,7 +46,7 @@ from cassi.data.synthetic.twin import Twin
 from cassi.methods.automatic import auto
 from cassi.metrics import psnr
 from cassi.models.inference import prepare
-from cassi.models.pretrained import FILE, load_shipped
+from cassi.models.pretrained import WEIGHTS_FILE, load_shipped
 from cassi.pipeline.align import align
 from cassi.solvers.heldout import measure_heldout
 from cassi.systems import System
@@ -325,8 +325,8 @@ def main() -> None:
     arguments = parser.parse_args()
     methods: dict[str, Any] = {"auto": auto()}
     for size in arguments.sizes:
-        for path in [FILE, *arguments.weights]:
-            name = size if path == FILE else f"{path.parent.name} {size}"
+        for path in [WEIGHTS_FILE, *arguments.weights]:
+            name = size if path == WEIGHTS_FILE else f"{path.parent.name} {size}"
             methods[name] = prepare(load_shipped(path, size), True, "32-true")
     baseline, *networks = methods
     table = Table("row", f"{baseline}, dB", *(f"{name} − {baseline}" for name in networks))

@@ -52,7 +52,7 @@ def time_records(count: int) -> None:
             Store(name).write(f"{index:06}", "0" * 64, values)
         write_seconds = (time.perf_counter() - start) / count
         start = time.perf_counter()
-        Store(name).all()
+        Store(name).read_all()
         table = Table("records", "ms to write one", "s to read all")
         table.print(count, 1e3 * write_seconds, time.perf_counter() - start)
 

@@ -24,8 +24,8 @@ from cassi.apps.calibrate.filters import calibrate_by_filters
 from cassi.apps.command import Run
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Calibrate
-from cassi.camera.found import find_light
-from cassi.camera.names import name_bands
+from cassi.camera.band_offsets import estimate_offsets
+from cassi.camera.search import find_light
 from cassi.pipeline.align import align
 from cassi.pipeline.calibrate import calibrate_on
 from cassi.systems import SDCassi, System
@@ -103,7 +103,7 @@ def print_generator(generator: str, seeds: Sequence[int], calibrate: bool) -> No
         capture = GENERATORS[generator](seed)
         nominal, start = capture.user_camera, time.process_time()
         estimate = find_light(capture.y, nominal, capture.good_pixels, capture.wavelengths)
-        names = name_bands(estimate.offsets, estimate.light, nominal.offsets)
+        names = estimate_offsets(estimate.offsets, estimate.light, nominal.offsets)
         seconds = time.process_time() - start
         error = estimate.values["across"] - capture.mask_error
         pairs["across"].append((abs(error), estimate.errors["across"]))
@@ -112,7 +112,7 @@ def print_generator(generator: str, seeds: Sequence[int], calibrate: bool) -> No
             error, standard_error = names.offsets[band] - true_offset, names.errors[band]
             pairs["bands"].append((abs(error), standard_error))
             cells.append(f"{error:+.2f} ± {standard_error:.2f}")
-        cells += [names.told or "nothing", f"{seconds:.1f}"]
+        cells += [names.visible_ends or "nothing", f"{seconds:.1f}"]
         if calibrate:
             default_psnr, calibrated_psnr, seconds = measure_psnr(capture)
             gains.append(calibrated_psnr - default_psnr)

@@ -52,7 +52,7 @@ class Capture(NamedTuple):
 
     def system(self, camera: SDCassi) -> System:
         """Return a camera in broadband light, with the bad pixels without influence."""
-        camera.all_light = True
+        camera.is_broadband = True
         if self.good_pixels is None:
             return camera
         return camera.weighted(bad_pixels=~self.good_pixels)
@@ -74,7 +74,7 @@ def draw_lab(seed: int) -> Capture:
         folder = Path(name)
         scene = write_lab(lab, folder)
         y, system = cassi.read_camera(folder / "true.yaml").read(folder / "frame.png")
-    camera = system.plain
+    camera = system.base_camera
     assert isinstance(camera, SDCassi)
     offsets = lab.offsets().double()
     random = torch.Generator().manual_seed(1000 + seed)

@@ -112,9 +112,9 @@ def measure_camera(seed: int, folder: Path, scenes: list[Path], say: bool) -> li
                 ]
             )
             snapshot, method = pipeline.prepare(settings, Recipe(settings, torch.device("cpu")))
-            result = pipeline.recover(snapshot, method, 0, False, uncertainty=True)
+            result = pipeline.reconstruct_and_judge(snapshot, method, 0, False, uncertainty=True)
             numbers = summarize(result)
-            pipeline.say(numbers)
+            pipeline.print_findings(numbers)
         rows.append((name, *judge(result, numbers, lab, scene, seed)))
     if say:
         print(output.getvalue())
@@ -171,7 +171,7 @@ def main() -> None:
     rows_by_name: dict[str, list[tuple[str, ...]]] = {}
     for seed in range(arguments.seed, arguments.seed + arguments.draws):
         with tempfile.TemporaryDirectory() as folder:
-            for name, *row in measure_camera(seed, Path(folder), scenes, arguments.say):
+            for name, *row in measure_camera(seed, Path(folder), scenes, arguments.print_findings):
                 table.print(seed, Lab.draw(seed).description, name, *row)
                 rows_by_name.setdefault(name, []).append(tuple(row))
     print()

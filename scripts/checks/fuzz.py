@@ -518,7 +518,7 @@ def _write_records(folder: Path) -> None:
 
 def _read_records(folder: Path) -> object:
     records = RecordFolder(folder)
-    return [(record, records.read_cube(record.job)) for record in records.all()]
+    return [(record, records.read_cube(record.job)) for record in records.read_all()]
 
 
 def _read_config(path: Path) -> object:

@@ -28,7 +28,7 @@ import tifffile
 from cassi.apps.camera.file import load_camera
 from cassi.apps.errors import describe, is_usage_error
 from cassi.apps.inputs import file_path
-from cassi.data import door, io
+from cassi.data import io, sandboxed_reader
 from cassi.priors.weights import read_file
 from cassi.systems import Curve
 
@@ -602,7 +602,7 @@ def find_fault(make: Callable[[Path], Path | str], root: Path) -> tuple[str, flo
         elif len(message.splitlines()) != 1 or not message.isprintable():
             fault = "its message is not one line"
     else:
-        if isinstance(content, io.Loaded) and (content.data == SECRET).any():
+        if isinstance(content, io.LoadedArray) and (content.data == SECRET).any():
             fault = "it gives what lies elsewhere"
         elif make.__name__ not in HARMLESS:
             fault = "it is accepted"
@@ -622,7 +622,7 @@ def main() -> int:
     status = Path("/proc/self/status").read_text()
     own_peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
     # Children count only after their end.
-    door.stop()
+    sandboxed_reader.stop()
     reader_peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6
     print(
         f"largest resident memory of the process that reads: {reader_peak:.0f} MB; "

@@ -49,7 +49,7 @@ from safetensors.torch import load_file
 from torch.utils._pytree import tree_flatten
 
 from cassi import read_cube, write_cube
-from cassi.data import door
+from cassi.data import sandboxed_reader
 from cassi.data.atomic import check_archive
 from cassi.data.store import Store
 from cassi.models.load import read_card
@@ -161,7 +161,7 @@ def _check_rows(file: Path) -> None:
 def _check_store(file: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Store(file.parent).all()
+        Store(file.parent).read_all()
 
 
 def _check_page(file: Path) -> None:
@@ -258,7 +258,7 @@ ORPHAN_SECONDS = 15
 
 def await_orphans() -> list[str]:
     """Wait for the end of all processes that a command has started; name those that live on."""
-    deadline, reader = time.monotonic() + ORPHAN_SECONDS, door.process_number()
+    deadline, reader = time.monotonic() + ORPHAN_SECONDS, sandboxed_reader.process_id()
     while orphans := [n for n in _children() if n != reader and not _has_ended(n)]:
         if time.monotonic() > deadline:
             names = [Path(f"/proc/{number}/cmdline").read_text()[:80] for number in orphans]

@@ -39,12 +39,12 @@ from cassi.apps.train import inputs
 from cassi.config import build
 from cassi.data.atomic import atomic_path
 from cassi.data.datasets import TrainingCrops
-from cassi.methods.refinement import InTurn, refining
-from cassi.models.pretrained import SMOOTHER, refining_denoiser
+from cassi.methods.refinement import MirroringDenoiser, refining
+from cassi.models.pretrained import TV_PRIOR, refining_denoiser
 from cassi.priors import Denoiser
 from cassi.solvers.base import begin
-from cassi.solvers.linear_system import begin_system, seen
-from cassi.solvers.refinement import no_closer
+from cassi.solvers.linear_system import begin_system, zero_bad_pixels
+from cassi.solvers.refinement import limit_to_noise
 from cassi.solvers.schedules import as_schedule
 from cassi.solvers.statistics import damped_schedule, signal_level
 from cassi.training import LogRMSE
@@ -91,7 +91,7 @@ class Run:
     """
 
     def __init__(self, denoiser: Denoiser, sample: Sample) -> None:
-        prior = _SmoothingDenoiser(InTurn(denoiser))
+        prior = _SmoothingDenoiser(MirroringDenoiser(denoiser))
         solver: Any = refining(float(sample.noise.max()), prior)
         self.algorithm, self.count, self.k = solver.algorithm, solver.iterations, 0
         self.system, self.noise = sample.system, sample.noise
@@ -110,7 +110,7 @@ class Run:
         self.k, x = self.k + 1, self.state.x
         if self.k == self.count:
             consistent_x = self.system.data_step(x, self.y, rho)
-            x = no_closer(x, consistent_x, self.y, self.system, self.noise)
+            x = limit_to_noise(x, consistent_x, self.y, self.system, self.noise)
         return x * self.level
 
     def detach(self) -> None:
@@ -130,7 +130,7 @@ class _SmoothingDenoiser:
         self.denoiser, self.smoother = denoiser, smoother
 
     def begin(self) -> _SmoothingDenoiser:
-        return _SmoothingDenoiser(begin(self.denoiser), SMOOTHER.begin())
+        return _SmoothingDenoiser(begin(self.denoiser), TV_PRIOR.begin())
 
     def turn(self, rotation: Tensor) -> None:
         self.smoother.turn(rotation)
@@ -178,7 +178,7 @@ def measure(batch: int, size: int, seed: int, manifest: str, k: int) -> bytes:
     simulate = simulators[k % len(simulators)]
     y, system = simulate(truth, torch.Generator().manual_seed(batch_seed))
     stream = io.BytesIO()
-    torch.save((truth.half(), seen(y, system), system), stream)
+    torch.save((truth.half(), zero_bad_pixels(y, system), system), stream)
     return stream.getvalue()
 
 

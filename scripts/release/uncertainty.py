@@ -40,7 +40,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 import cassi
-from cassi.apps.reconstructors import Recipe, compose_settings, settings_of, understand
+from cassi.apps.reconstructors import Recipe, compose_settings, parse_item, settings_of
 from cassi.config import build
 from cassi.evaluation import Twin
 from cassi.solvers.statistics import Statistics, signal_level
@@ -141,7 +141,7 @@ def gather_all(folder: Path, methods: Sequence[str], seconds: float) -> bool:
         truth, y, system = scenes.problem(index, kind, LINES[method])
         key = (method, system.bands)
         if key not in reconstructors:
-            recipe = Recipe(settings_of(understand(method)), y.device)
+            recipe = Recipe(settings_of(parse_item(method)), y.device)
             reconstructors[key] = recipe.make(system.bands)[0]
         statistics = Statistics(lambda y=y, s=system: [(y, s)])  # type: ignore[misc]
         trial = Trial(y, system, reconstructors[key], statistics)
@@ -242,7 +242,7 @@ class Scenes:
 def _write(case: Case) -> None:
     """Write a case, its cubes in half precision. The rename makes the file appear complete."""
     temporary, evidence = case.path.with_suffix(".part"), case.evidence
-    evidence = replace(evidence, x=evidence.x.half(), repeated=evidence.repeated.half())
+    evidence = replace(evidence, x=evidence.x.half(), repeated_error=evidence.repeated_error.half())
     torch.save(replace(case, truth=case.truth.half(), evidence=evidence), temporary)
     temporary.rename(case.path)
 
@@ -251,7 +251,9 @@ def read_case(path: Path) -> Case:
     """Read a case, its cubes in single precision."""
     case: Case = torch.load(path, weights_only=False)
     evidence = case.evidence
-    evidence = replace(evidence, x=evidence.x.float(), repeated=evidence.repeated.float())
+    evidence = replace(
+        evidence, x=evidence.x.float(), repeated_error=evidence.repeated_error.float()
+    )
     return replace(case, truth=case.truth.float(), evidence=evidence)
 
 
@@ -385,7 +387,7 @@ def scale(write: bool) -> None:
         run: Any = None
         for truth, y, system in PANEL[row].problems():
             assert truth is not None
-            run = run or Recipe(settings_of(understand(method)), y.device).make(truth.shape[1])[0]
+            run = run or Recipe(settings_of(parse_item(method)), y.device).make(truth.shape[1])[0]
             x = run(y, system)
             ratios.append(((x - truth).abs() / estimate(y, system, run, x).std).flatten())
             print(f"{method}, {row}: {coverage(ratios[-1]):.1%}", flush=True)
@@ -434,7 +436,7 @@ def fit_regions(
             continue
         case = read_case(part.path)
         sigma, _ = model.predict(Features(case.evidence, case.system, case.level))
-        pattern = case.evidence.repeated / case.level / sigma
+        pattern = case.evidence.repeated_error / case.level / sigma
         pattern = pattern / pattern.square().mean().sqrt()
         x, truth = case.evidence.x / case.level, case.truth / case.level
         height, width = x.shape[-2:]

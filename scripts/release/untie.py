@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from cassi.models.load import create_model, read_card, save_model
-from cassi.models.pretrained import FILE
+from cassi.models.pretrained import WEIGHTS_FILE
 
 
 def untie(weights: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
@@ -35,7 +35,7 @@ def untie(weights: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
 
 def write_untied(folder: Path, settings: Any) -> None:
     """Write untied.safetensors into a folder."""
-    weights = Path(settings.weights or FILE)
+    weights = Path(settings.weights or WEIGHTS_FILE)
     card = read_card(weights)
     card = replace(card, settings={**card.settings, "shared": False})
     names = list(create_model(card.name, bands=card.bands, **card.settings).state_dict())

@@ -39,7 +39,7 @@ from cassi.data.atomic import atomic_path
 from cassi.methods.automatic import auto
 from cassi.models.inference import prepare
 from cassi.models.load import create_model, read_card, save_model
-from cassi.models.pretrained import FILE, load_shipped
+from cassi.models.pretrained import WEIGHTS_FILE, load_shipped
 from cassi.uncertainty import estimate, score
 from scripts.benchmarks.kinds import PANEL, Row, compare
 from scripts.docs.figures import format_fractions
@@ -68,9 +68,9 @@ def make_methods(path: Path) -> dict[str, Any]:
     """Return the reconstructors by name: auto, the weights of the package, those of the file."""
     methods: dict[str, Any] = {"auto": auto()}
     # After a change of the network the weights of the package may not fit it any more.
-    if FILE.is_file() and (path == FILE or fits(FILE)):
-        methods["package"] = prepare(load_shipped(FILE, "large"), True, "32-true")
-    if path != FILE:
+    if WEIGHTS_FILE.is_file() and (path == WEIGHTS_FILE or fits(WEIGHTS_FILE)):
+        methods["package"] = prepare(load_shipped(WEIGHTS_FILE, "large"), True, "32-true")
+    if path != WEIGHTS_FILE:
         network = load_shipped(path, "large")
         network.half().float()  # rounded, as they would be shipped
         methods["new"] = prepare(network, True, "32-true")
@@ -159,7 +159,9 @@ def make_card(rows: Rows, bars: Mapping[str, list[float]], faults: list[str]) ->
 def main() -> None:
     """Measure the rows that are missing, and judge; replace the weights if asked for and passed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("weights", type=Path, nargs="?", default=FILE, help="file of cassi-train")
+    parser.add_argument(
+        "weights", type=Path, nargs="?", default=WEIGHTS_FILE, help="file of cassi-train"
+    )
     parser.add_argument("out", type=Path, help="folder for the results")
     parser.add_argument("--replace", action="store_true", help="ship them if they pass")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -169,7 +171,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.set_grad_enabled(False)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    file = FigureFile(arguments.out, {"package": FILE, "new": arguments.weights})
+    file = FigureFile(arguments.out, {"package": WEIGHTS_FILE, "new": arguments.weights})
     methods = make_methods(arguments.weights)
     *_, last = methods
     rows, bars = file.figures["rows"], file.figures["bars"]
@@ -197,11 +199,11 @@ def replace_weights(path: Path, scores: Mapping[str, float]) -> None:
     """Put a file's weights into the package, in half precision, with the dB of all rows."""
     card = read_card(path)
     training = {**card.training, "validation_psnr": dict(scores)}
-    FILE.parent.mkdir(exist_ok=True)
+    WEIGHTS_FILE.parent.mkdir(exist_ok=True)
     halves = {key: value.half() for key, value in load_file(path).items()}
-    with atomic_path(FILE) as temporary:
+    with atomic_path(WEIGHTS_FILE) as temporary:
         save_model(temporary, halves, replace(card, training=training))
-    print(f"{path} -> {FILE}, {FILE.stat().st_size / 2**20:.1f} MiB")
+    print(f"{path} -> {WEIGHTS_FILE}, {WEIGHTS_FILE.stat().st_size / 2**20:.1f} MiB")
 
 
 if __name__ == "__main__":

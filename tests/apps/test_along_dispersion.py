@@ -9,7 +9,7 @@ import torch
 import cassi
 from cassi import viz
 from cassi.systems import SDCassi
-from cassi.systems.grid import Grid
+from cassi.systems.grid import SpectralGrid
 
 PRISM = [0.4, 5.1, 8.7, 11.4, 13.5, 15.1]
 EVEN = [0.4, *(0.4 + 2.94 * band for band in range(1, 5)), 15.1]
@@ -47,7 +47,7 @@ def test_another_curve_costs_no_reconstruction(reconstruct, show, given, tmp_pat
     names = (f"wavelengths={NM}", f"system.offsets={PRISM}", "system.detector=74", "mask=mask.npy")
     show("rename=run/cube.tif", *names, "hydra.run.dir=named").ok()
     renamed = cassi.read_cube(tmp_path / "named" / "cube.tif")
-    assert torch.allclose(renamed, Grid(tuple(told["offsets"]), tuple(PRISM)).read(along))
+    assert torch.allclose(renamed, SpectralGrid(tuple(told["offsets"]), tuple(PRISM)).read(along))
     reconstruct(*given, f"system.offsets={PRISM}", "hydra.run.dir=right").ok()
     right = cassi.read_cube(tmp_path / "right" / "cube.tif")
     assert torch.allclose(renamed, right, rtol=1e-4, atol=1e-5 * float(right.max()))

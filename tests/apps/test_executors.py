@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 from shared import cubes_in, invert, python, snapshots_in, stamps, wait_until, workers_of
 
-from cassi.apps.executors import LostWorker, _find_cluster, once, open_executor, run_jobs
+from cassi.apps.executors import LostWorker, _find_cluster, make_once, open_workers, run_jobs
 from cassi.apps.settings import Cluster
 from cassi.data.store import Store
 
@@ -44,7 +44,7 @@ def is_there(process):
 
 
 def done(folder):
-    return Store(folder / ".done").all()
+    return Store(folder / ".done").read_all()
 
 
 def test_jobs_of_this_process_are_done_one_by_one():
@@ -66,14 +66,14 @@ def test_what_jobs_share_is_made_once():
     def make(given):
         return [given]
 
-    assert once(make, 1) is once(make, 1)
-    assert once(make, 2) == [2]
+    assert make_once(make, 1) is make_once(make, 1)
+    assert make_once(make, 2) == [2]
 
 
 @pytest.mark.slow
 def test_a_job_that_kills_its_process_is_named_and_the_others_are_done(tmp_path):
     job = functools.partial(invert, tmp_path / "tries")
-    with open_executor(Settings(2)) as workers:
+    with open_workers(Settings(2)) as workers:
         found = dict(run_jobs(workers, job, [1, 0, *range(2, 30)]))
     assert isinstance(found.pop(0), LostWorker)
     assert found == {number: 1 / number for number in range(1, 30)}
@@ -84,7 +84,7 @@ def test_a_job_that_kills_its_process_is_named_and_the_others_are_done(tmp_path)
 def test_a_process_that_does_not_start_is_said(monkeypatch, error):
     monkeypatch.setattr(ProcessPoolExecutor, "submit", Mock(side_effect=error))
     said = pytest.raises(OSError, match="the system lets no more processes start")
-    with open_executor(Settings(1)) as workers, said:
+    with open_workers(Settings(1)) as workers, said:
         list(run_jobs(workers, abs, [-1]))
 
 
@@ -200,7 +200,7 @@ sys.exit("connected")
 def test_who_has_no_certificate_is_no_client_of_a_cluster():
     Client = pytest.importorskip("distributed", reason="needs the extra dask").Client
     cluster = Cluster(**QUEUE, kind="local", options={})
-    with open_executor(Settings(cluster=cluster)) as workers:
+    with open_workers(Settings(cluster=cluster)) as workers:
         (address,) = [client.scheduler.address for client in Client._instances]
         assert address.startswith("tls://127.0.0.1:")
         for kind in ("none", "other"):

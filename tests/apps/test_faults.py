@@ -13,18 +13,18 @@ import torch
 from shared import python
 
 from cassi.apps.command import (
-    Terminated,
+    TerminationSignal,
     compile_privately,
     end_at_once,
+    find_signal,
     leave_to_lightning,
     raise_terminated,
-    stopped_by,
 )
 from cassi.apps.train.files import read_checkpoint
-from cassi.data import door
+from cassi.data import sandboxed_reader
 from cassi.models.load import Card, create_model, load_model, save_model
 from cassi.training.callbacks import AtomicCheckpoints
-from cassi.training.starts import Starts
+from cassi.training.first_cubes import FirstCubeCache
 
 TRAIN = (
     *("model=gap_net", "model.stages=1", "data.crop=16", "data.validation.crop=16", "threads=1"),
@@ -48,7 +48,7 @@ def hidden(folder):
 
 def test_sigterm_raises_and_is_given_back():
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Terminated), raise_terminated():
+    with pytest.raises(TerminationSignal), raise_terminated():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -64,7 +64,7 @@ class Signalled:
 
 
 @pytest.mark.parametrize(
-    ("number", "kind"), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)]
+    ("number", "kind"), [(signal.SIGTERM, TerminationSignal), (signal.SIGINT, KeyboardInterrupt)]
 )
 def test_a_signal_in_a_finalizer_is_not_lost(number, kind):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # workers of pytest ignore it
@@ -77,14 +77,14 @@ def test_a_signal_in_a_finalizer_is_not_lost(number, kind):
 def test_a_signal_is_found_behind_what_failed_after_it():
     def fail_to_clean_up():
         try:
-            raise Terminated("soon")
+            raise TerminationSignal("soon")
         finally:
             getattr(None, "flags")  # noqa: B009
 
     with pytest.raises(AttributeError) as caught:
         fail_to_clean_up()
-    assert str(stopped_by(caught.value)) == "soon"
-    assert stopped_by(ValueError("alone")) is None
+    assert str(find_signal(caught.value)) == "soon"
+    assert find_signal(ValueError("alone")) is None
 
 
 class Trainer:
@@ -104,7 +104,7 @@ def test_sigterm_is_left_to_lightning_once_it_has_noted_it():
         trainer.received_sigterm = True
         signal.raise_signal(signal.SIGTERM)
         trainer.received_sigterm = False
-        with pytest.raises(Terminated):
+        with pytest.raises(TerminationSignal):
             signal.raise_signal(signal.SIGTERM)
 
 
@@ -115,7 +115,7 @@ def test_of_several_processes_each_ends_at_once():
     trainer = Trainer(world_size=2)
     try:
         end_at_once(trainer, None)
-        with pytest.raises(Terminated):
+        with pytest.raises(TerminationSignal):
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -152,7 +152,7 @@ def test_an_interrupt_ends_a_process_in_one_line(start, camera, tmp_path):
 def file_limit():
     """Let no file grow beyond a size: what a full disk does, without one."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    door.start()  # what reads files keeps the limit that it is started under
+    sandboxed_reader.start()  # what reads files keeps the limit that it is started under
 
     def limit(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, (size or before[0], before[1]))
@@ -230,7 +230,7 @@ def test_a_kill_right_behind_a_checkpoint_loses_no_row(train, tmp_path, monkeypa
         save(self, checkpoint, path, storage_options)
         if path.endswith("last.ckpt") and checkpoint["global_step"] == killed_after:
             left["rows"] = (killed / "metrics.csv").read_bytes()
-            raise Terminated("killed")
+            raise TerminationSignal("killed")
 
     for killed_after in (2, 3, 4):
         killed = tmp_path / f"killed{killed_after}"
@@ -244,7 +244,7 @@ def test_a_kill_right_behind_a_checkpoint_loses_no_row(train, tmp_path, monkeypa
 
 def test_a_damaged_start_is_computed_again(tmp_path):
     found = torch.rand(2, 8, 8), torch.rand(1)
-    starts = Starts(tmp_path)
+    starts = FirstCubeCache(tmp_path)
     cube, noise = starts("0-0", lambda: found)
     assert torch.equal(noise, found[1])
     damage(tmp_path / "0-0.pt")

@@ -68,7 +68,7 @@ def test_a_killed_command_frees_its_folder_at_once(tmp_path):
     ready, go = os.pipe(), os.pipe()
     command = os.fork()
     if command == 0:
-        folders.hold(tmp_path)
+        folders.lock_folder(tmp_path)
         if os.fork() == 0:
             os.write(ready[1], b"x")
             os.read(go[0], 1)
@@ -97,8 +97,8 @@ def test_one_process_of_a_command_holds_its_folder(monkeypatch, job, rank, holds
     for name, number in rank.items():
         monkeypatch.setenv(name, number)
     hydra = {"job": {"name": job}, "output_subdir": ".hydra"}
-    assert folders.may_hold(OmegaConf.create(hydra)) is holds
-    assert not folders.may_hold(OmegaConf.create(hydra | {"output_subdir": None}))  # --info
+    assert folders.writes_folder(OmegaConf.create(hydra)) is holds
+    assert not folders.writes_folder(OmegaConf.create(hydra | {"output_subdir": None}))  # --info
 
 
 def test_sweeps_of_one_second_have_folders_of_their_own(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from safetensors import safe_open
 
 import cassi
 from cassi import plugins
-from cassi.apps.arguments import told_plugins
+from cassi.apps.arguments import read_plugin_options
 from cassi.apps.reconstructors import compose_settings, config_search
 from cassi.apps.settings import Train
 from cassi.apps.view import command as view
@@ -177,7 +177,7 @@ def test_a_config_beside_what_a_run_leaves_brings_no_plugin(mine, left):
     (mine / left).mkdir()
     (mine / "own.yaml").write_text("plugins: [evil.py]\n")
     with pytest.raises(ValueError, match="lies in the folder of a run"):
-        told_plugins(["--config-dir", str(mine), "--config-name=own"])
+        read_plugin_options(["--config-dir", str(mine), "--config-name=own"])
 
 
 def test_not_in_the_page_of_the_view(mine, tmp_path):

@@ -13,7 +13,7 @@ from cassi.apps.command import write_whole_lines
 
 def _run(flags, monkeypatch, job):
     monkeypatch.setattr("sys.argv", ["cassi-reconstruct"])
-    with printing.printed(flags):
+    with printing.filter_output(flags):
         print("said")
         job()
 
@@ -50,19 +50,19 @@ def test_json_is_one_line_with_numbers_or_the_error(monkeypatch, capsys, tmp_pat
 @pytest.mark.parametrize("flag", ["--info", "--help"])
 def test_what_a_flag_shows_is_shown(monkeypatch, capsys, flag):
     monkeypatch.setattr("sys.argv", ["cassi-reconstruct", flag])
-    with printing.printed({"--quiet"}):
+    with printing.filter_output({"--quiet"}):
         print("shown")
     assert capsys.readouterr().out == "shown\n"
 
 
 def test_colour_only_where_a_terminal_has_it(monkeypatch):
-    assert printing.marked("error") == "error:"
+    assert printing.color_label("error") == "error:"
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert printing.marked("error") == "\033[31merror:\033[0m"
+    assert printing.color_label("error") == "\033[31merror:\033[0m"
     monkeypatch.setenv("NO_COLOR", "1")
-    assert printing.marked("warning") == "warning:"
+    assert printing.color_label("warning") == "warning:"
 
 
 def test_the_command_prints_json_alone(reconstruct):

@@ -4,7 +4,7 @@ import pytest
 from shared import snapshots_in
 
 from cassi.apps import folders
-from cassi.shares import ALL, Share, find_share
+from cassi.shares import ALL_JOBS, Share, find_share
 
 ARRAY = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_TASK_MIN": "5"}
 TASK = {"SLURM_PROCID": "1", "SLURM_NTASKS": "3"}
@@ -43,7 +43,7 @@ def test_an_array_with_gaps_is_refused():
 def test_shares_are_all_and_do_not_overlap():
     taken = [job for index in range(4) for job in Share(index, 4).take(range(10))]
     assert sorted(taken) == list(range(10))
-    assert ALL.take(range(3)) == range(3)
+    assert ALL_JOBS.take(range(3)) == range(3)
     assert str(Share(2, 16)) == "3/16"
 
 
@@ -87,10 +87,10 @@ def test_shares_hold_a_folder_together_and_nobody_else_does(tmp_path, monkeypatc
     with monkeypatch.context() as patch:
         for held in (first, second):
             patch.setattr(folders, "_descriptors", held)
-            folders.hold(tmp_path, is_shared=True)
+            folders.lock_folder(tmp_path, is_shared=True)
         patch.setattr(folders, "_descriptors", third)
         with pytest.raises(ValueError, match="is being written by"):
-            folders.hold(tmp_path)
+            folders.lock_folder(tmp_path)
         for held in (first, second):
             patch.setattr(folders, "_descriptors", held)
             folders._close_locks()

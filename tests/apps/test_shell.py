@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 import pytest
 
 import cassi
-from cassi import __main__ as door
+from cassi import __main__ as command_line
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def call(monkeypatch, capsys):
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["cassi", *arguments])
         try:
-            door.main()
+            command_line.main()
             status = 0
         except SystemExit as stop:
             status = stop.code
@@ -24,7 +24,7 @@ def call(monkeypatch, capsys):
     return call
 
 
-@pytest.mark.parametrize("name", ["", *door.COMMANDS])
+@pytest.mark.parametrize("name", ["", *command_line.COMMANDS])
 def test_every_command_says_its_version(call, name):
     status, said = call(*name.split(), "--version")
     assert (status or 0, said.out) == (0, f"cassi {cassi.__version__}\n")
@@ -34,7 +34,7 @@ def test_help_lists_every_command(call):
     for arguments in ((), ("--help",), ("help",)):
         status, said = call(*arguments)
         assert status == 0
-        assert all(f"  {name} " in said.out for name in door.COMMANDS)
+        assert all(f"  {name} " in said.out for name in command_line.COMMANDS)
 
 
 def test_an_unknown_command_is_one_line(call):
@@ -47,7 +47,9 @@ def test_an_unknown_command_is_one_line(call):
 def test_every_command_has_both_names():
     scripts = {script.name: script.value for script in entry_points(group="console_scripts")}
     ours = {name: value for name, value in scripts.items() if value.startswith("cassi.")}
-    modules = {f"cassi-{name}": f"{module}:main" for name, (module, _) in door.COMMANDS.items()}
+    modules = {
+        f"cassi-{name}": f"{module}:main" for name, (module, _) in command_line.COMMANDS.items()
+    }
     assert ours == modules | {"cassi": "cassi.__main__:main"}
 
 

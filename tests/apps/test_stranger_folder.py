@@ -119,7 +119,7 @@ def test_a_page_runs_nothing_of_its_folder(hostile, open_tab, name):
                 address = process.stdout.readline().split()[-1]
                 page = open_tab(address, "http://127.0.0.1:", harmless=("",))
                 page.get_by_role("button", name="Take the example").click(timeout=200_000)
-            wait_until(lambda: "cassi.data.worker" in started_by(process.pid), process)
+            wait_until(lambda: "cassi.data.reader_process" in started_by(process.pid), process)
             time.sleep(1)  # the reader imports what it takes
         finally:
             process.terminate()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import cassi
-from cassi.camera.moved import moved_camera, unmoved
+from cassi.camera.displaced_camera import displaced_camera, no_displacement
 from cassi.data.bundled import bundled_path
 from cassi.methods.automatic import auto
 from cassi.metrics import psnr
@@ -15,7 +15,7 @@ from cassi.pipeline.align import align
 from cassi.systems import DDCassi, SDCassi
 
 BANDS, HEIGHT, WIDTH = 8, 112, 112
-TRUE = unmoved() | {"across": 0.4, "along": -0.3, "rotation": 0.3, "blur": 0.3}
+TRUE = no_displacement() | {"across": 0.4, "along": -0.3, "rotation": 0.3, "blur": 0.3}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def camera():
 
 
 def test_finds_how_far_the_mask_is_off(camera, scene):
-    y = moved_camera(camera, TRUE)(scene)
+    y = displaced_camera(camera, TRUE)(scene)
     found = align(y, camera)
     assert found.down == pytest.approx(TRUE["across"], abs=0.06)
     assert found.right == pytest.approx(TRUE["along"], abs=0.1)
@@ -56,10 +56,10 @@ def test_a_calibration_leaves_stripes_where_they_are(scene):
 def test_bad_pixels_and_variances_stay(camera, scene):
     bad = torch.rand(camera.measurement_shape, generator=torch.Generator().manual_seed(1)) < 0.05
     known = camera.weighted(torch.full(camera.measurement_shape, 2.0), bad)
-    y = torch.where(bad, torch.nan, moved_camera(camera, TRUE)(scene))
+    y = torch.where(bad, torch.nan, displaced_camera(camera, TRUE)(scene))
     found = align(y, known)
     assert found.down == pytest.approx(TRUE["across"], abs=0.06)
-    assert torch.equal(found.system.good, known.good)
+    assert torch.equal(found.system.is_good, known.is_good)
     assert torch.equal(found.system.variance, known.variance)
     assert found.system(scene).isfinite().all()
 
@@ -83,7 +83,7 @@ def test_takes_other_cameras_as_they_are(system):
 
 
 def test_a_method_takes_the_camera_it_is_given(camera, scene, monkeypatch):
-    y = moved_camera(camera, TRUE)(scene)
+    y = displaced_camera(camera, TRUE)(scene)
     net = create_model("pretrained", size="small")
     found = align(y, camera)
     as_given, better = net(y, camera), net(y, found.system)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cassi.calibration import Frame, fit_light, refine_mask
-from cassi.camera.moved import moved_camera, unmoved
+from cassi.camera.displaced_camera import displaced_camera, no_displacement
 from cassi.evaluation import Twin
 from cassi.pipeline.calibrate import calibrate_on
 from cassi.systems import SDCassi, TiltedCassi
@@ -39,7 +39,7 @@ def test_the_model_is_that_of_the_twin(camera, scene, twin, wanted, axis):
         twin = replace(twin, shift=[right, down], rotation=-twin.rotation)
         scene = scene.mT.contiguous()
     y = twin.expose(scene, camera)
-    modelled = moved_camera(camera, unmoved() | wanted)(scene)
+    modelled = displaced_camera(camera, no_displacement() | wanted)(scene)
     missed = (modelled - y)[..., 3:-3, 3:-3].norm() / (camera(scene) - y).norm()
     assert missed < 0.06
 
@@ -79,13 +79,13 @@ def test_a_tilt_is_found(camera, scene):
     step = values(found)["dispersion"]
     assert abs(step.value - 0.05) < 3 * step.standard_error
     # Of a twin it is known which band stays.
-    anchored = moved_camera(camera, found.taken, pivot=0.0)
+    anchored = displaced_camera(camera, found.taken, pivot=0.0)
     assert anchored.offsets[0] == camera.offsets[0]
     assert float(anchored.across[0]) == 0
 
 
 def test_known_light_gives_gain_and_mask(camera, scene):
-    true = moved_camera(camera, unmoved() | {"across": 0.6, "along": -0.4, "step": 0.1})
+    true = displaced_camera(camera, no_displacement() | {"across": 0.6, "along": -0.4, "step": 0.1})
     dirt = torch.ones(HEIGHT, WIDTH)
     dirt[40:44, 40:44] = 0.2
     dirty = SDCassi(
@@ -95,7 +95,7 @@ def test_known_light_gives_gain_and_mask(camera, scene):
     one = torch.zeros(1, BANDS, HEIGHT, WIDTH)
     one[:, 3] = 2
     single = Frame.monochromatic(dirty(one), 3.0)
-    found = calibrate_on(dirty(scene), camera, known=[white, single])
+    found = calibrate_on(dirty(scene), camera, light_frames=[white, single])
     assert values(found)["down"].value == pytest.approx(0.6, abs=0.03)
     assert values(found)["right"].value == pytest.approx(-0.4, abs=0.05)
     assert found.levels[0] == pytest.approx(3, rel=0.03)

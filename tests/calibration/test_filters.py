@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import avg_pool2d
 
 from cassi.calibration.filters import (
-    Place,
+    FilterPlace,
     centroid,
     find_filtered_camera,
     fit_curves,
@@ -90,7 +90,7 @@ def test_curves_are_compared_by_what_they_miss():
     prism = Prism("SF11", 30, 50, 10)
     at = (440.0, 480.0, 520.0, 560.0, 600.0, 640.0)
     points = prism.positions(at)
-    places = [Place(a, b - points[2], 0.0, 0.02) for a, b in zip(at, points, strict=True)]
+    places = [FilterPlace(a, b - points[2], 0.0, 0.02) for a, b in zip(at, points, strict=True)]
     offsets, errors, curves = fit_curves(places, BANDS)
     assert curves[0].name != "straight line"
     wanted = torch.tensor(prism.positions(BANDS)) - points[2]
@@ -98,7 +98,7 @@ def test_curves_are_compared_by_what_they_miss():
     assert float(away.max()) < 0.15
     assert bool((away < 3 * errors).all())
     assert sum(each.weight for each in curves) == pytest.approx(1)
-    line = [Place(a, 0.2 * (a - 520), 0.0, 0.02) for a in at]
+    line = [FilterPlace(a, 0.2 * (a - 520), 0.0, 0.02) for a in at]
     assert fit_curves(line, BANDS)[2][0].name == "straight line"
 
 

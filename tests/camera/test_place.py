@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch.nn.functional import avg_pool2d, interpolate
 
-from cassi.apps.results import say_estimates, summarize_calibration
+from cassi.apps.results import format_estimates, summarize_calibration
 from cassi.camera.displacement import BLURS, DISPLACEMENTS, PARAMETERS
-from cassi.camera.found import can_be_placed, find_light, place_mask
 from cassi.camera.place import COARSE_PARAMETERS, PlaceFit
+from cassi.camera.search import can_be_placed, find_light, place_mask
 from cassi.camera.window_model import BROADBAND, SIMULATED_LINES
 from cassi.pipeline.calibrate import calibrate_on
-from cassi.pipeline.snapshot import Calibrated
+from cassi.pipeline.snapshot import CalibrationRun
 from cassi.systems import SDCassi
 
 BANDS, STEP, HEIGHT, WIDTH, FINE = 12, 1.5, 96, 112, 4
@@ -73,7 +73,7 @@ def measure(down=0.0, turned=0.0, axis=-1):
     if axis == -2:
         mask, y = mask.mT.contiguous(), y.mT.contiguous()
     camera = SDCassi(mask, BANDS, axis=axis, offsets=offsets, detector=detector)
-    camera.all_light = True
+    camera.is_broadband = True
     return camera, y
 
 
@@ -100,13 +100,13 @@ def test_a_sensors_frame_gives_a_camera():
     bad = torch.rand(y.shape[1:], generator=torch.Generator().manual_seed(4)) < 0.005
     found = calibrate_on(y, camera.weighted(bad_pixels=bad), wavelengths=NM)
     assert found.after < found.before
-    assert not found.told
+    assert not found.visible_ends
     values = {each.key: each for each in found.estimates}
     assert values["right"].value == pytest.approx(-0.6, abs=0.15)
     rotation = values["rotation"]
     assert abs(rotation.value - 0.3) < 2 * rotation.standard_error  # as displayed
     assert found.system.axis == -2
-    assert found.system.all_light
+    assert found.system.is_broadband
     assert (found.system.mask - camera.mask).abs().mean() > 0.05
 
 
@@ -120,7 +120,7 @@ def test_a_camera_that_predicts_twice_as_badly_is_dropped(monkeypatch):
     assert found.system is camera
     assert found.after == found.before == 1
     assert "predicted twice as badly" in found.dropped[0]
-    said = say_estimates(summarize_calibration(Calibrated(found, camera, 0.0)))
+    said = format_estimates(summarize_calibration(CalibrationRun(found, camera, 0.0)))
     assert ", taken" not in said
     assert "the mask is moved as well" not in said
 

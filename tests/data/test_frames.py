@@ -10,7 +10,7 @@ from shared import seeded
 from cassi import SDCassi
 from cassi.checks import clipped_level
 from cassi.data.bundled import bundled_path
-from cassi.data.frames import STEPS, Preprocessing, describe
+from cassi.data.frames import STEPS, Preprocessing, describe_corrections
 from cassi.data.frames.pixels import find_dead_lines, repair
 from cassi.data.io import load_cube, load_mask
 from cassi.data.sensor import Sensor
@@ -26,7 +26,7 @@ def snapshot():
 
 def _apply(chain, frame):
     result = chain.prepare(frame)
-    return result.y, result.done
+    return result.y, result.corrections
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_nothing_is_done_by_default():
         "dark",
         "scale",
     }
-    assert describe(corrections) == ""
+    assert describe_corrections(corrections) == ""
 
 
 def test_dark_window_and_scale():
@@ -59,7 +59,10 @@ def test_dark_window_and_scale():
     y, corrections = _apply(Preprocessing(dark=0.5, window=[1, 2, 4, 5], scale=3), frame)
     torch.testing.assert_close(y, 3 * (frame[..., 1:5, 2:7] - 0.5))
     assert corrections["window"] == [1, 2, 4, 5]
-    assert describe(corrections) == "dark level 0.5 subtracted, window [1, 2, 4, 5], times 3"
+    assert (
+        describe_corrections(corrections)
+        == "dark level 0.5 subtracted, window [1, 2, 4, 5], times 3"
+    )
 
 
 @pytest.mark.parametrize("axis", [-1, -2])
@@ -80,8 +83,8 @@ def test_dark_frames_are_averaged_and_flats_normalised(save):
     torch.testing.assert_close(y, (frame - dark.mean(0)) / (flat / flat.mean()))
     assert corrections["dark"]["level"] == pytest.approx(dark.mean().item())
     assert corrections["flat"]["lowest"] == pytest.approx((flat.min() / flat.mean()).item())
-    assert "dark.npy" in describe(corrections)
-    assert "flat.npy" in describe(corrections)
+    assert "dark.npy" in describe_corrections(corrections)
+    assert "flat.npy" in describe_corrections(corrections)
 
 
 def test_repair_takes_the_mean_of_good_neighbours():
@@ -136,18 +139,18 @@ def test_hot_pixels_of_a_dark_frame_without_asking(save):
     y[..., 11] = 0
     for bad_pixels in ("auto", ["auto", [1, 1]]):
         result = Preprocessing(dark=save("dark", dark), bad_pixels=bad_pixels).prepare(y)
-        report = result.done["bad_pixels"]
+        report = result.corrections["bad_pixels"]
         assert (report["found"], report["columns"], report["rows"]) == (2, [11], [])
-        assert result.bad[0, 0, [5, 20], [6, 30]].all()
-        assert int(result.bad.sum()) == 42 + (bad_pixels != "auto")
+        assert result.bad_pixels[0, 0, [5, 20], [6, 30]].all()
+        assert int(result.bad_pixels.sum()) == 42 + (bad_pixels != "auto")
     unchecked_frame = Preprocessing(dark=save("dark", dark), bad_pixels=None).prepare(y)
-    assert unchecked_frame.bad is None
+    assert unchecked_frame.bad_pixels is None
     listed_only = Preprocessing(dark=save("dark", dark), bad_pixels=[[1, 1]]).prepare(y)
-    assert listed_only.done["bad_pixels"]["found"] is None
+    assert listed_only.corrections["bad_pixels"]["found"] is None
     without_outliers = Preprocessing(
         dark=save("dark", 0.2 + 0.01 * torch.rand(40, 50, generator=seeded(1)))
     ).prepare(frame + 0.2)
-    assert without_outliers.bad is None
+    assert without_outliers.bad_pixels is None
 
 
 def test_dead_pixels_by_flat_field(save):
@@ -185,10 +188,12 @@ def test_counts_of_a_few_bits():
     frame[..., 2, 3:5] = 4095
     with pytest.warns(UserWarning, match=r"2 pixels \(1.67 %\) are saturated, at 4095 or more"):
         result = Preprocessing(bits=12, dark=200).prepare(frame)
-    assert result.bad.nonzero().tolist() == [[0, 0, 2, 3], [0, 0, 2, 4]]
-    torch.testing.assert_close(result.y[~result.bad], (frame[~result.bad] - 200) / 4095)
-    assert result.done["bits"] == 12
-    assert "divided by 4095, full scale of 12 bits" in describe(result.done)
+    assert result.bad_pixels.nonzero().tolist() == [[0, 0, 2, 3], [0, 0, 2, 4]]
+    torch.testing.assert_close(
+        result.y[~result.bad_pixels], (frame[~result.bad_pixels] - 200) / 4095
+    )
+    assert result.corrections["bits"] == 12
+    assert "divided by 4095, full scale of 12 bits" in describe_corrections(result.corrections)
     messages_by_factor = {2: "8190, set more bits", 16: "65520, all multiples of 16; set bits=16"}
     for factor, message in messages_by_factor.items():
         with pytest.raises(ValueError, match=rf"bits: .*, as bits=12 says, got up to {message}"):
@@ -228,13 +233,13 @@ def test_saturation_is_found_where_the_frame_is_clipped(snapshot, bits, share):
     with pytest.warns(UserWarning, match="are saturated, at .*; saturation=null keeps them"):
         result = Preprocessing().prepare(frame)
     top = frame == frame.max()
-    assert torch.equal(result.bad, top)
-    assert result.done["saturation"] == {
+    assert torch.equal(result.bad_pixels, top)
+    assert result.corrections["saturation"] == {
         "level": frame.max().item(),
         "pixels": int(top.sum()),
         "fraction": top.double().mean().item(),
     }
-    assert result.done["bad_pixels"]["left_out"] == int(top.sum())
+    assert result.corrections["bad_pixels"]["left_out"] == int(top.sum())
 
 
 @pytest.mark.parametrize("bits", [8, 10, 12, None])
@@ -254,10 +259,10 @@ def test_overexposed_frames_are_warned_of():
     frame = torch.rand(1, 1, 40, 50, generator=seeded()).clamp(max=0.6)
     with pytest.warns(UserWarning, match=r"% of the pixels share its largest value, .*saturation="):
         result = Preprocessing().prepare(frame)
-    assert result.bad is None
+    assert result.bad_pixels is None
     with pytest.warns(UserWarning, match="are saturated, at 0.6 or more; they are left out"):
         result = Preprocessing(saturation=0.6).prepare(frame)
-    assert torch.equal(result.bad, frame >= 0.6)
+    assert torch.equal(result.bad_pixels, frame >= 0.6)
 
 
 def test_dead_lines(snapshot, tmp_path):
@@ -270,13 +275,13 @@ def test_dead_lines(snapshot, tmp_path):
     noisy[..., 7, :] = 2.9
     noisy[..., 5, 40] = 1.0  # one of its pixels does something
     result = Preprocessing().prepare(noisy)
-    report = result.done["bad_pixels"]
+    report = result.corrections["bad_pixels"]
     assert (report["rows"], report["columns"]) == ([7], [40, 100, 101])
     expected = torch.zeros_like(noisy, dtype=torch.bool)
     expected[..., 7, :] = expected[..., [40, 100, 101]] = True
-    assert torch.equal(result.bad, expected)
-    assert "row 7 dead, column 40, 100, 101 dead" in describe(result.done)
-    assert Preprocessing(bad_pixels=None).prepare(noisy).bad is None
+    assert torch.equal(result.bad_pixels, expected)
+    assert "row 7 dead, column 40, 100, 101 dead" in describe_corrections(result.corrections)
+    assert Preprocessing(bad_pixels=None).prepare(noisy).bad_pixels is None
 
 
 def test_all_that_holds_no_light_is_left_out(snapshot, save):
@@ -292,9 +297,9 @@ def test_all_that_holds_no_light_is_left_out(snapshot, save):
     with pytest.warns(UserWarning, match="1 pixels .* saturated"):
         result = [chain.prepare(frame) for frame in frames]
     assert torch.equal(result[0].y, result[1].y)
-    assert int(result[0].bad.sum()) == 4 + 1 + 1
-    assert bool(result[0].bad[0, 0, 50, 60])
-    assert torch.equal(result[0].y[~result[0].bad], snapshot[~result[0].bad])
+    assert int(result[0].bad_pixels.sum()) == 4 + 1 + 1
+    assert bool(result[0].bad_pixels[0, 0, 50, 60])
+    assert torch.equal(result[0].y[~result[0].bad_pixels], snapshot[~result[0].bad_pixels])
 
 
 def test_a_pixel_without_a_number_is_named_with_what_leaves_it_out(snapshot):

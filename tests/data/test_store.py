@@ -19,7 +19,7 @@ from cassi.data.atomic import (
     describe_oserror,
     digest_content,
 )
-from cassi.data.store import Store, file_name, fingerprint, stamp
+from cassi.data.store import Store, describe_inputs, file_name, fingerprint
 
 VALUES = {"psnr": 1.0 / 3, "ssim": None, "ergas": math.inf, "curve": [[0.5, 20.0]], "of": {"a": 1}}
 
@@ -38,17 +38,17 @@ def cube(store):
 
 
 def test_a_result_is_done_under_its_fingerprint(store, cube):
-    assert store.all() == {}
+    assert store.read_all() == {}
     assert store.read("scene/gap_tv") is None
     store.write("scene/gap_tv", "k", VALUES, [cube])
-    store.write("scene 2", "k", {"error": "no light"}, done=False)
+    store.write("scene 2", "k", {"error": "no light"}, is_result=False)
     assert store.read("scene/gap_tv") == store.read("scene/gap_tv", "k") == VALUES
     assert store.read("scene/gap_tv", "other") is None
     assert store.is_done("scene/gap_tv", "k")
     assert not store.is_done("scene/gap_tv", "other")
     assert store.read("scene 2", "k") == {"error": "no light"}
     assert not store.is_done("scene 2", "k")
-    assert list(store.all()) == ["scene 2", "scene/gap_tv"]
+    assert list(store.read_all()) == ["scene 2", "scene/gap_tv"]
     store.write("scene 2", "k", {})
     assert store.is_done("scene 2", "k")
     # The folder may be moved, with all that lies in it.
@@ -69,7 +69,7 @@ def test_files_that_are_not_whole_are_not_done(store, cube):
     assert store.read("one", "k") == {}
     with pytest.raises(FileNotFoundError):
         store.write("two", "k", {}, [cube])
-    assert list(store.all()) == ["one"]
+    assert list(store.read_all()) == ["one"]
 
 
 def change(store, column, value):
@@ -207,7 +207,11 @@ def test_a_fingerprint_knows_files(tmp_path):
         path.write_bytes(b"one")
         os.utime(path, ns=(0, 0))
     value = {"mask": [str(file)]}
-    assert stamp(value) == stamp({"mask": [file]}) == {"mask": [["mask.mat", 3, 0]]}
+    assert (
+        describe_inputs(value)
+        == describe_inputs({"mask": [file]})
+        == {"mask": [["mask.mat", 3, 0]]}
+    )
     fingerprints = fingerprint(value), fingerprint(value, content=True)
     assert fingerprint({"mask": [str(copy)]}, content=True) == fingerprints[1]
     os.utime(file, ns=(0, 5))

@@ -160,7 +160,9 @@ def test_what_is_known_of_a_camera_is_told():
     defects = {"bits": [8, 8], "dark": [0.02, 0.02], "dead": [0.01, 0.01]}
     cameras = RealCameras(mask, defects, chance=1.0, ideal=0.0)
     measurements = [cameras(x, seeded(seed)) for seed in range(6)]
-    assert all((~camera.good).flatten(1).sum(1).tolist() == [15, 15] for _, camera in measurements)
+    assert all(
+        (~camera.is_good).flatten(1).sum(1).tolist() == [15, 15] for _, camera in measurements
+    )
     # The dark level is gone: on average the frames are those of the nominal camera.
     left = torch.stack(
         [camera.without_bad_pixels(y - camera.system(x)).mean() for y, camera in measurements]

@@ -31,7 +31,7 @@ def test_a_record_is_found_again_by_its_key(tmp_path):
     assert records.is_done(JOB, "k")
     assert not records.is_done(JOB, "other")
     assert records.read_cube(JOB).shape == (2, 3, 4)
-    assert records.all() == [kept]
+    assert records.read_all() == [kept]
 
 
 def test_what_is_not_whole_is_not_done(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cassi.apps.errors import describe_failure
-from cassi.data.benchmarks import Item
+from cassi.data.benchmarks import BenchmarkScene
 from cassi.data.simulation import WhiteNoise
 from cassi.evaluation import (
     Job,
@@ -15,7 +15,7 @@ from cassi.evaluation import (
     scene_generator,
 )  # fmt: skip
 from cassi.evaluation.runner import PeakMemory, measure, warm_up
-from cassi.pipeline.fit import Given
+from cassi.pipeline.fit import FixedMethod
 from cassi.solvers import Function
 from cassi.systems import SDCassi
 
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 def item():
     random = torch.Generator().manual_seed(0)
     mask = torch.rand(1, 1, 12, 14, generator=random)
-    return Item("one", torch.rand(3, 12, 14, generator=random), None, mask, None, "")
+    return BenchmarkScene("one", torch.rand(3, 12, 14, generator=random), None, mask, None, "")
 
 
 def problem_of(item, bands=3, **more):
@@ -39,7 +39,7 @@ def pinv(y, system):
 
 def test_noise_is_the_scenes_own(item):
     def noisy(seed=0, name="one"):
-        named = Item(name, item.truth, None, item.mask, None, "")
+        named = BenchmarkScene(name, item.truth, None, item.mask, None, "")
         return problem_of(named, noise=WhiteNoise(snr_db=20), seed=seed)
 
     assert torch.equal(noisy().y, noisy().y)
@@ -64,7 +64,7 @@ def test_a_camera_that_is_off_is_measured_and_not_told(item):
 
 def test_a_given_measurement_is_taken(item):
     y = torch.rand(1, 12, 16)
-    given = Item("one", None, y, item.mask, None, "")
+    given = BenchmarkScene("one", None, y, item.mask, None, "")
     problem = problem_of(given)
     assert torch.equal(problem.y[0], y)
     with pytest.raises(ValueError, match="the measurement is not simulated"):
@@ -125,7 +125,12 @@ def test_a_network_that_cannot_be_counted_is_evaluated(item, tmp_path, monkeypat
     net = torch.nn.Conv2d(3, 3, 3, padding=1)
     method = Function(lambda y, system: net(system.pinv(y)), network=net)
     problem = problem_of(item)
-    told = (lambda *_: problem, {"a": Given(method)}, {"a": "as it is"}, RecordFolder(tmp_path))
+    told = (
+        lambda *_: problem,
+        {"a": FixedMethod(method)},
+        {"a": "as it is"},
+        RecordFolder(tmp_path),
+    )
     record = Runner(*told, settings={}, explain=describe_failure).run(Job("", "one", "a"))
     assert record.error is None
     assert record.about == {"parameters": 3 * 3 * 9 + 3, "flops": None}
@@ -140,7 +145,7 @@ def test_operations_do_not_depend_on_the_scene(item):
             x = net(x)
         return x
 
-    plain = Item("plain", torch.full_like(item.truth, 0.5), None, item.mask, None, "")
+    plain = BenchmarkScene("plain", torch.full_like(item.truth, 0.5), None, item.mask, None, "")
     counts = {warm_up(Function(run, network=net), problem_of(scene)) for scene in (item, plain)}
     assert len(counts) == 1
 
@@ -166,7 +171,7 @@ def test_a_failure_is_a_record_and_the_rest_goes_on(item, tmp_path):
     def broken(y, system):
         raise KeyError("a defect")
 
-    methods = {"pinv": Given(Function(pinv)), "broken": Given(Function(broken))}
+    methods = {"pinv": FixedMethod(Function(pinv)), "broken": FixedMethod(Function(broken))}
     jobs = [Job("", s, m) for s in ("lost", "one") for m in methods]
     told = (prepare, methods, dict.fromkeys(methods, "as it is"), RecordFolder(tmp_path))
     runner = Runner(*told, settings={}, explain=describe_failure)

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 import cassi
-from cassi.camera.ends import find_grid
+from cassi.camera.grid_ends import find_grid
 from cassi.methods import auto
-from cassi.methods.along_dispersion import AlongDispersion, around, inner_of
+from cassi.methods.along_dispersion import AlongDispersion, with_grid_of, without_grid
 from cassi.solvers import Statistics
 from cassi.solvers.heldout import measure_heldout
 from cassi.systems import SDCassi
-from cassi.systems.grid import Grid
+from cassi.systems.grid import SpectralGrid
 
 PRISM = (0.4, 5.1, 8.7, 11.4, 13.5, 15.1)
 LINE = (0.4, *(0.4 + 2.94 * band for band in range(1, 5)), 15.1)
@@ -24,7 +24,7 @@ def draw(offsets=PRISM):
     rows, columns = torch.meshgrid(torch.arange(64.0), torch.arange(72.0), indexing="ij")
     x = (1 + torch.sin(rows / 9 + 2 * place) * torch.cos(columns / 11 + place))[None] / 148
     camera = SDCassi(mask, 6, offsets=offsets, detector=90)
-    camera.all_light = True
+    camera.is_broadband = True
     return fine(x), camera
 
 
@@ -43,7 +43,7 @@ def test_a_wrong_curve_changes_the_names_alone():
 
 def test_what_is_reported_is_at_the_bands():
     y, camera = draw()
-    method = AlongDispersion(auto(iterations=30), Grid.over(PRISM))
+    method = AlongDispersion(auto(iterations=30), SpectralGrid.from_bands(PRISM))
     seen = []
     known = Statistics(lambda: [(y, camera)])
     first = torch.full((1, 6, 64, 72), float(y.mean()) / 3)
@@ -69,8 +69,8 @@ def test_the_functions_take_it_by_themselves():
 
 def test_what_is_within():
     method = auto()
-    whole = AlongDispersion(method, Grid.over(PRISM))
-    assert inner_of(whole) is method
-    assert inner_of(method) is method
-    assert around(whole, auto(iterations=2)).method.iterations == 2
-    assert around(method, whole) is whole
+    whole = AlongDispersion(method, SpectralGrid.from_bands(PRISM))
+    assert without_grid(whole) is method
+    assert without_grid(method) is method
+    assert with_grid_of(whole, auto(iterations=2)).method.iterations == 2
+    assert with_grid_of(method, whole) is whole

@@ -19,7 +19,7 @@ from cassi.methods import (
     TimeLimit,
     self_supervised,
 )
-from cassi.methods.refinement import InTurn
+from cassi.methods.refinement import MirroringDenoiser
 from cassi.priors import NonLocalLowRank, Subspace
 from cassi.solvers import (
     ADMM,
@@ -267,8 +267,8 @@ def test_a_start_has_the_name_of_a_method_or_network(scene):
 
 def test_a_denoiser_sees_mirrored_images_in_turn():
     x, seen = torch.rand(1, 5, 8, 6), []
-    run = InTurn(lambda u, sigma: seen.append(u) or sigma * u).begin()
+    run = MirroringDenoiser(lambda u, sigma: seen.append(u) or sigma * u).begin()
     for call, axes in enumerate([(), (-1,), (-2,), (-2, -1), ()]):
         assert torch.equal(run(x, 0.5), 0.5 * x)
         assert torch.equal(seen[call], x.flip(axes))
-    assert torch.equal(InTurn(lambda u, sigma: 2 * u)(x, 0.0), 2 * x)
+    assert torch.equal(MirroringDenoiser(lambda u, sigma: 2 * u)(x, 0.0), 2 * x)

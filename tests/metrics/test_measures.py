@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cassi import metrics
-from cassi.metrics.measures import explain_infinite
+from cassi.metrics.measures import explain_infinite_ergas
 
 PRESETS = metrics.list_presets()
 DEFINED = [name for name, preset in metrics.PRESETS.items() if preset.ssim]
@@ -136,9 +136,9 @@ def test_an_exact_black_band_does_not_count():
 
 def test_the_black_band_of_an_infinite_ergas_is_named():
     x, truth = _bands(0.5, 0.1), _bands(0.5, 0.0)
-    said = explain_infinite(x, truth)
+    said = explain_infinite_ergas(x, truth)
     assert said == "ERGAS is infinite, because band 2 of the truth is black"
-    assert explain_infinite(truth, truth) is None
+    assert explain_infinite_ergas(truth, truth) is None
 
 
 def test_rmse():

@@ -7,7 +7,7 @@ import torch
 from shared import before_a_push, kind_of_network, networks_of_each_class
 
 import cassi
-from cassi.models.export import OfMeasurement, export, export_onnx
+from cassi.models.export import MeasurementToCube, export, export_onnx
 from cassi.models.registry import find_model, list_models
 from cassi.ops import _plain
 from cassi.ops._library import kernels
@@ -67,7 +67,7 @@ def test_an_exported_program_gives_the_network(name):
 def test_a_trace_gives_the_network(name):
     network, system, y, other = _case(name)
     torch.manual_seed(0)
-    traced = torch.jit.trace(OfMeasurement(network, system).eval(), (y,), check_trace=False)
+    traced = torch.jit.trace(MeasurementToCube(network, system).eval(), (y,), check_trace=False)
     torch.manual_seed(0)
     got = traced(other)
     torch.testing.assert_close(got, _cube(network, other, system), rtol=0, atol=1e-5)

@@ -8,7 +8,7 @@ from shared import before_a_push, diagonal, every_network, networks_of_each_clas
 from torch import nn
 
 from cassi import DDCassi, SDCassi
-from cassi.models.grid import AlignedCamera, CroppingCamera, band_windows, sum_windows
+from cassi.models.camera_adapters import AlignedCamera, CroppingCamera, band_windows, sum_windows
 from cassi.models.load import create_model
 from cassi.models.network import Network, memory_format_warning
 from cassi.models.registry import find_model

@@ -16,7 +16,7 @@ from torch import nn
 import cassi
 from cassi.apps.train.files import add_earlier_options, checkpoint_folder, save_options
 from cassi.models.load import create_model, load_model, load_published
-from cassi.priors.weights import SHOWN, find_weights, load_weights, read_file
+from cassi.priors.weights import MAX_LISTED_NAMES, find_weights, load_weights, read_file
 
 BANDS = 4
 
@@ -139,7 +139,7 @@ def test_all_that_does_not_fit_is_reported_and_nothing_is_loaded(tmp_path: Path)
     message = str(caught.value)
     assert "\n" not in message
     assert f"7 tensors ({keys[0]} {tuple(plain[keys[0]].shape)}, " in message
-    assert f"and {7 - SHOWN} more) missing; " in message
+    assert f"and {7 - MAX_LISTED_NAMES} more) missing; " in message
     assert "3 tensors (more.0 (1,), more.1 (2,), more.2 (3,)) unknown; " in message
     assert f"1 tensor ({keys[7]} (2, 3) for {tuple(plain[keys[7]].shape)}) of another s" in message
     assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import cassi
-from cassi.methods.refinement import InTurn, refining
-from cassi.models.pretrained import SMOOTHER, refining_denoiser
+from cassi.methods.refinement import MirroringDenoiser, refining
+from cassi.models.pretrained import TV_PRIOR, refining_denoiser
 from cassi.priors import Compose
 from scripts.release import train_refiner
 from scripts.release.train_refiner import Run, Sample, advance
@@ -33,7 +33,7 @@ def test_the_loop_that_is_fitted_is_the_one_that_refines(sample, monkeypatch):
 
     monkeypatch.setattr(train_refiner, "refining", few)
     denoiser = replace(refining_denoiser(), precision="32-true")
-    solver = few(float(sample.noise), Compose([SMOOTHER, InTurn(denoiser)]))
+    solver = few(float(sample.noise), Compose([TV_PRIOR, MirroringDenoiser(denoiser)]))
     first = sample.first.float()
     expected = solver.run(sample.y, sample.system, x0=first).x
     run = Run(replace(denoiser, learns=True), sample)

@@ -57,7 +57,7 @@ def test_methods_are_told_the_camera_of_the_commands():
     row = kinds.Row("patches", twin="blurred", scenes=1, size=128)
     (_, y, told), (*_, nominal) = (next(r.problems()) for r in (row, row._replace(twin=None)))
     moved = align(y, nominal).system
-    assert torch.equal(told.plain.mask, moved.mask)
+    assert torch.equal(told.base_camera.mask, moved.mask)
     assert not torch.equal(moved.mask, nominal.mask)
 
 

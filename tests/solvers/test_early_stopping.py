@@ -9,8 +9,8 @@ import torch
 from cassi.priors import TV, Subspace
 from cassi.solvers import ADMM, Geometric, Solver
 from cassi.solvers.early_stopping import HeldOutMonitor, find_stopping_point
-from cassi.solvers.heldout import Lines, draw_heldout
-from cassi.solvers.refinement import no_closer
+from cassi.solvers.heldout import HeldOutLines, draw_heldout
+from cassi.solvers.refinement import limit_to_noise
 from cassi.systems import SDCassi
 
 
@@ -45,8 +45,10 @@ def noisy(truth, system, level=0.05):
 def monitored(errors, monkeypatch):
     """Return a monitor that has seen errors, of every third cube, at strengths that halve."""
     left = iter(errors)
-    monkeypatch.setattr("cassi.solvers.heldout.Lines.errors", lambda *_: torch.tensor([next(left)]))
-    monitor = HeldOutMonitor(Lines(torch.zeros(1), None, torch.zeros(1)), 100)
+    monkeypatch.setattr(
+        "cassi.solvers.heldout.HeldOutLines.errors", lambda *_: torch.tensor([next(left)])
+    )
+    monitor = HeldOutMonitor(HeldOutLines(torch.zeros(1), None, torch.zeros(1)), 100)
 
     def look(index, strength):
         iteration = SimpleNamespace(sigma=strength, index=index)
@@ -144,7 +146,7 @@ def test_no_closer_than_the_noise(system, truth, noise):
     y = system(truth).repeat(2, 1, 1, 1)
     x = truth + 0.2 * torch.randn((2, *truth.shape[1:]), generator=torch.Generator().manual_seed(5))
     stepped = system.data_step(x, y, 0.0)
-    near = no_closer(x, stepped, y, system, torch.tensor([noise, 0.0]))
+    near = limit_to_noise(x, stepped, y, system, torch.tensor([noise, 0.0]))
     left, first = (
         (y - system(cube)).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1) for cube in (near, x)
     )
@@ -169,7 +171,7 @@ def test_cubes_are_weighed_by_the_pixels_they_did_not_see(system, truth):
     # Errors that are the same in every band: those that pixels tell apart.
     errors = torch.randn(3, 1, 1, *truth.shape[2:], generator=generator).expand(3, *truth.shape)
     y = system(truth)
-    lines = Lines(y, system, draw_heldout(y.shape[1:], 0.1))
+    lines = HeldOutLines(y, system, draw_heldout(y.shape[1:], 0.1))
     shares = (0.2, 0.2, 0.6)
     # Of independent errors the best weights are as their inverse squares: 4 : 1 : 4 of 9.
     cubes = [truth + size * error for size, error in zip((0.1, 0.2, 0.1), errors, strict=True)]
@@ -185,7 +187,7 @@ def test_cubes_are_weighed_by_the_pixels_they_did_not_see(system, truth):
     # Cubes that do not differ are weighed as told; samples of a batch each by their own pixels.
     same, _ = lines.weigh([truth] * 3, shares, usual, 0.2)
     torch.testing.assert_close(same[:, 0].float(), torch.tensor(usual))
-    batch = Lines(torch.cat((y, y)), system, lines.heldout)
+    batch = HeldOutLines(torch.cat((y, y)), system, lines.heldout)
     both, _ = batch.weigh([torch.cat((one, truth)) for one in cubes], shares, shares, 1e6)
     torch.testing.assert_close(both[:, :1], found)
     alone, _ = lines.weigh([truth], (1.0,), (1.0,), 0.2)

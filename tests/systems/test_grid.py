@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cassi.systems import SDCassi, dot_test
-from cassi.systems.grid import Grid, InAllLight, has_grid, measuring
+from cassi.systems.grid import BroadbandCamera, SpectralGrid, has_grid, measuring_camera
 
 PRISM = (0.4, 5.1, 8.7, 11.4, 13.5, 15.1)
 
@@ -17,7 +17,7 @@ def mask(*shape):
 @pytest.mark.parametrize("named", [PRISM, PRISM[::-1], (0.0, 1.5, 3.0)])
 @pytest.mark.parametrize("pitch", [0.7, 1.0, 2.0])
 def test_the_outermost_bands_lie_on_the_grid(named, pitch):
-    grid = Grid.over(named, pitch, 2.0)
+    grid = SpectralGrid.from_bands(named, pitch, 2.0)
     more = round(2.0 / pitch)
     assert grid.offsets[more] == pytest.approx(named[0])
     assert grid.offsets[-1 - more] == pytest.approx(named[-1])
@@ -26,12 +26,12 @@ def test_the_outermost_bands_lie_on_the_grid(named, pitch):
 
 
 def test_bands_of_the_grid_are_read_as_they_are():
-    grid = Grid.over((3.0, 2.0, 1.0, 0.0), 1.0, 2.0)
+    grid = SpectralGrid.from_bands((3.0, 2.0, 1.0, 0.0), 1.0, 2.0)
     assert np.allclose(grid.reading, np.eye(8)[2:6], atol=1e-12)
 
 
 def test_light_of_all_wavelengths_is_read_without_loss():
-    grid = Grid.over(PRISM, 1.0, 4.0)
+    grid = SpectralGrid.from_bands(PRISM, 1.0, 4.0)
     density = np.cos(np.linspace(0, 1, len(grid.offsets)))
     first, last = grid.edges[0], grid.edges[-1]
     fine = np.linspace(first, last, 20001)
@@ -42,7 +42,7 @@ def test_light_of_all_wavelengths_is_read_without_loss():
 
 @pytest.mark.parametrize("named", [PRISM, PRISM[::-1]])
 def test_what_is_spread_is_read_again(named):
-    grid = Grid.over(named, 1.0, 2.0)
+    grid = SpectralGrid.from_bands(named, 1.0, 2.0)
     widths = np.abs(np.diff(grid.edges))
     smooth = widths * (2 + np.linspace(0, 1, len(named)))
     again = grid.reading @ (grid.spreading @ smooth)
@@ -50,11 +50,11 @@ def test_what_is_spread_is_read_again(named):
 
 
 def test_a_grid_may_be_coarser():
-    grid = Grid.over([0.0, 17.3, 60.0], 1.0, 2.0)
+    grid = SpectralGrid.from_bands([0.0, 17.3, 60.0], 1.0, 2.0)
     coarse = grid.coarser(40)
     assert len(grid.offsets) > 60
     assert 36 <= len(coarse.offsets) <= 40
-    assert coarse.named == grid.named
+    assert coarse.band_offsets == grid.band_offsets
     assert grid.coarser(100) is grid
 
 
@@ -62,16 +62,16 @@ def test_a_grid_may_be_coarser():
 @pytest.mark.parametrize("by", [False, True])
 def test_the_camera_of_a_grid_has_all_else(axis, by):
     given = SDCassi(mask(12, 14), 6, axis=axis, offsets=PRISM, detector=31, photographed=by)
-    given.all_light = True
+    given.is_broadband = True
     system = given.weighted(bad_pixels=torch.rand(given.measurement_shape) < 0.1)
-    grid = Grid.over(PRISM, 1.0, 1.0)
+    grid = SpectralGrid.from_bands(PRISM, 1.0, 1.0)
     camera = grid.camera(system)
     assert camera.cube_shape == (len(grid.offsets), 12, 14)
     assert camera.measurement_shape == system.measurement_shape
     assert torch.equal(camera.good_pixels, system.good_pixels)
-    assert camera.all_light
+    assert camera.is_broadband
     assert camera.unweighted.photographed is by
-    light = InAllLight(system, grid)
+    light = BroadbandCamera(system, grid)
     assert light.cube_shape == system.cube_shape
     x = torch.rand(1, 6, 12, 14)
     assert torch.equal(light(x), camera(grid.spread(x)))
@@ -80,7 +80,7 @@ def test_the_camera_of_a_grid_has_all_else(axis, by):
 
 def test_a_method_without_a_grid_measures_by_the_camera():
     camera = SDCassi(mask(8, 9), 2, offsets=[0.0, 1.5])
-    assert measuring(camera, object()) is camera
+    assert measuring_camera(camera, object()) is camera
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_a_method_without_a_grid_measures_by_the_camera():
 )
 def test_which_cameras_have_a_grid(all_light, more, wanted):
     camera = SDCassi(mask(8, 9), 6, **more)
-    camera.all_light = all_light
+    camera.is_broadband = all_light
     assert has_grid(camera) is wanted
     assert has_grid(camera.weighted()) is wanted
     masks = SDCassi(mask(6, 8, 9), 6, **more)
-    masks.all_light = all_light
+    masks.is_broadband = all_light
     assert not has_grid(masks)

@@ -49,7 +49,7 @@ def test_the_adjoint_is_one(name):
 @pytest.mark.parametrize("rho", [0.05, 1.0])
 def test_gram_solve_is_the_dense_solve(name, rho):
     plain, system = _make(name)
-    good = system.good.flatten()
+    good = system.is_good.flatten()
     a, d = _matrix(plain)[good], system.variance.double().flatten()[good]
     r = rand(2, *system.measurement_shape, seed=5)
     expected = torch.zeros(2, good.numel(), dtype=torch.float64)
@@ -63,7 +63,7 @@ def test_gram_solve_is_the_dense_solve(name, rho):
 @every_camera
 def test_the_data_step_is_weighted_least_squares(name):
     plain, system = _make(name)
-    good, rho = system.good.flatten(), 0.2
+    good, rho = system.is_good.flatten(), 0.2
     a, d = _matrix(plain)[good], system.variance.double().flatten()[good]
     v, y = rand(2, *system.cube_shape, seed=6), rand(2, *system.measurement_shape, seed=7)
     weighted = a.T / d
@@ -81,7 +81,7 @@ def test_the_data_step_is_weighted_least_squares(name):
 def test_what_bad_pixels_hold_changes_no_bit(name, value):
     _, system = _make(name)
     v, y = rand(1, *system.cube_shape, seed=6), rand(1, *system.measurement_shape, seed=7)
-    other = torch.where(system.good, y, value)
+    other = torch.where(system.is_good, y, value)
     for apply in (
         system.adjoint,
         system.pinv,
@@ -109,7 +109,7 @@ def test_weights_within_weights_are_one():
     assert nested.system is plain
     torch.testing.assert_close(nested.variance, 2 * outer.variance**2)
     both = outer.weighted(bad_pixels=bad)
-    assert torch.equal(both.good, outer.good & (bad == 0))
+    assert torch.equal(both.is_good, outer.is_good & (bad == 0))
     assert "bad pixels" in str(both)
 
 

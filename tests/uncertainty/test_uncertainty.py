@@ -129,7 +129,7 @@ def test_the_error_of_a_camera_without_width_holds_that_of_wide_bands(kind):
     method = cassi.Solver(cassi.TV(), iterations=15)
     x = method.run(y, system).x
     narrow, wide = (
-        float(bootstrap(Trial(y, system, method, wide=each), x).repeated.norm())
+        float(bootstrap(Trial(y, system, method, is_broadband=each), x).repeated_error.norm())
         for each in (False, True)
     )
     assert wide > 1.2 * narrow if kind is cassi.SDCassi else wide == narrow

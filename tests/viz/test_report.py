@@ -75,7 +75,7 @@ def test_the_error_is_relative_to_the_scene(scale, kind, scene):
             "fine": np.random.default_rng(0).random((8, 401, 402), np.float32),
         }[kind]
     )
-    page = json.loads(encode_scene("a", {"x": cube}, None, {}, fine=kind == "fine"))
+    page = json.loads(encode_scene("a", {"x": cube}, None, {}, is_local=kind == "fine"))
     assert page["truth"] is None
     assert (page["block"], page["full"]) == (1 + (kind == "large"), list(cube.shape[1:]))
     if kind == "large":

@@ -9,17 +9,23 @@ from torch import Tensor
 from cassi import ops
 from cassi.apps.calibrate.filters import calibrate_by_filters
 from cassi.apps.calibrate.results import camera_values, write_calibration
-from cassi.apps.command import Run, announce, choose_device, prepare_process, run_command
+from cassi.apps.command import (
+    Run,
+    choose_device,
+    make_progress_printer,
+    prepare_process,
+    run_command,
+)
 from cassi.apps.inputs import load_snapshot
-from cassi.apps.results import environment, say_estimates, summarize_calibration
+from cassi.apps.results import environment, format_estimates, summarize_calibration
 from cassi.apps.settings import Calibrate
-from cassi.apps.snapshot import calibrating
+from cassi.apps.snapshot import make_calibration
 from cassi.calibration import Calibration, Frame
 from cassi.data.simulation import scene_generator
 from cassi.data.synthetic.twin import Twin
 from cassi.pipeline.snapshot import Snapshot
 from cassi.systems import SDCassi, System
-from cassi.systems.photographed import is_design
+from cassi.systems.mask_kind import is_design
 
 
 def main() -> None:
@@ -40,22 +46,22 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
     snapshot, known_light = load_frames(settings, device)
     print(*snapshot.notes, sep="\n")
     nominal = _plain_sd_cassi(snapshot.camera.system)
-    callback = announce("calibrate")
-    calibrated_snapshot = calibrating(
-        settings, callback, known=known_light, radius=settings.radius
+    callback = make_progress_printer("calibrate")
+    calibrated_snapshot = make_calibration(
+        settings, callback, light_frames=known_light, radius=settings.radius
     )(snapshot)
     outcome = calibrated_snapshot.camera.calibration
     assert outcome is not None
-    calibration = outcome.found
+    calibration = outcome.calibration
     gain = None if settings.white is None else calibration.levels[0]
     # A mask of two values becomes grey when it is moved by a part of a pixel. Without this setting
     # later commands would take it for a measured mask.
     if settings.photographed == "auto" and is_design(nominal.mask):
         settings = replace(settings, photographed=False)
-    if snapshot.camera.system.all_light and not calibrated_snapshot.camera.system.all_light:
+    if snapshot.camera.system.is_broadband and not calibrated_snapshot.camera.system.is_broadband:
         settings = replace(settings, light="lines")  # the calibration found narrow-band light
     result = {**summarize_calibration(outcome), "gain": gain}
-    estimate_table = say_estimates(result)
+    estimate_table = format_estimates(result)
     write_calibration(
         run.folder,
         calibration.system.mask.clamp(0, 1),  # an estimated contrast may lead to values above 1
@@ -115,17 +121,17 @@ def load_frames(settings: Calibrate, device: torch.device) -> tuple[Snapshot, li
         notes.append(
             f"measurement: simulated by a camera that is off: {_describe_defects(settings.twin)}"
         )
-    elif other_snapshots and any(snapshot.good is not None for snapshot in snapshots):
+    elif other_snapshots and any(snapshot.good_pixels is not None for snapshot in snapshots):
         # The camera of the first snapshot leaves out the bad pixels of that snapshot alone.
         all_good = torch.ones_like(y[:1], dtype=torch.bool)
-        good_pixels = [all_good if s.good is None else s.good for s in snapshots]
+        good_pixels = [all_good if s.good_pixels is None else s.good_pixels for s in snapshots]
         system = system.unweighted.weighted(bad_pixels=~torch.cat(good_pixels))
     known_light = []
 
     def read_known_light(role: str, file: str) -> tuple[Tensor, Tensor | None]:
         snapshot = read_file(file)
         notes.append(f"{role}: {snapshot.notes[0]}")
-        return snapshot.y, snapshot.good
+        return snapshot.y, snapshot.good_pixels
 
     if settings.white is not None:
         frame, mask = read_known_light("white", settings.white)
@@ -142,7 +148,7 @@ def load_frames(settings: Calibrate, device: torch.device) -> tuple[Snapshot, li
 
 def _plain_sd_cassi(system: System) -> SDCassi:
     """Return the camera without bad pixels; ValueError if it is no SDCassi."""
-    camera = system.plain
+    camera = system.base_camera
     if type(camera) is not SDCassi:
         raise ValueError(f"system: expected SDCassi, got {type(camera).__name__}")
     return camera

@@ -19,10 +19,10 @@ from cassi.apps.command import Run, choose_device, prepare_process
 from cassi.apps.inputs import file_path, load_snapshot, read_frame
 from cassi.apps.results import environment
 from cassi.apps.settings import Calibrate
-from cassi.apps.snapshot import say as print_check
+from cassi.apps.snapshot import print_findings as print_check
 from cassi.calibration import Response, check_camera, find_white
 from cassi.calibration.filters import FilteredCamera, centroid, find_filtered_camera
-from cassi.camera.ends import find_grid
+from cassi.camera.grid_ends import find_grid
 from cassi.pipeline.find import by_auto
 from cassi.systems import SDCassi
 
@@ -179,7 +179,7 @@ def _measure_response(
     y, good_pixels = (
         image.narrow(-3 - system.axis, first_row, n_rows)[None, None] for image in (y, good_pixels)
     )
-    system.all_light = settings.light != "lines"  # white light comes from a broadband lamp
+    system.is_broadband = settings.light != "lines"  # white light comes from a broadband lamp
     y, camera = torch.where(good_pixels, y, 0), system.weighted(bad_pixels=~good_pixels)
     return find_white(y, camera, 1.0, by_auto, find_grid(y, camera)).response
 
@@ -225,7 +225,16 @@ def describe(
         "offsets": filtered_camera.offsets.tolist(),
         "standard_errors": filtered_camera.errors.tolist(),
         "field": list(filtered_camera.mask.shape),
-        "places": [vars(item) for item in filtered_camera.places],
+        "places": [
+            {
+                "wavelength": place.wavelength,
+                "along": place.shift_along,
+                "across": place.shift_across,
+                "error": place.error,
+                "loose": place.has_common_shift,
+            }
+            for place in filtered_camera.places
+        ],
         "curves": [vars(item) for item in filtered_camera.curves],
         "gain": gain,
         "white": None if spectrum is None else (spectrum / spectrum.mean()).tolist(),
@@ -263,7 +272,8 @@ def _save_figure(
     from cassi.viz.calibration import save_dispersion
 
     points = [
-        (place.wavelength, filtered_camera.first + place.along) for place in filtered_camera.places
+        (place.wavelength, filtered_camera.first + place.shift_along)
+        for place in filtered_camera.places
     ]
     save_dispersion(
         path, points, wavelengths, filtered_camera.offsets.tolist(), filtered_camera.errors.tolist()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from cassi.apps.camera.file import FRAME, NEUTRAL, load_camera, with_files
+from cassi.apps.camera.file import CORRECTION_DEFAULTS, FRAME_CORRECTIONS, load_camera, map_paths
 from cassi.apps.results import write_numbers
 from cassi.apps.settings import Calibrate, to_yaml
 from cassi.data.atomic import atomic_folder
@@ -79,16 +79,18 @@ def camera_values(
             values[group] = {"measurement": name}
     if wavelengths is not None:
         values["wavelengths"] = list(wavelengths)
-    frame_settings: dict[str, Any] = {name: vars(settings).get(name) for name in FRAME}
+    frame_settings: dict[str, Any] = {name: vars(settings).get(name) for name in FRAME_CORRECTIONS}
     for name in ("dark", "flat", "bad_pixels"):  # files, which may be relative
-        frame_settings[name] = with_files(
+        frame_settings[name] = map_paths(
             frame_settings[name], lambda file: str(Path(file).resolve())
         )
     # A measurement is multiplied by the scale, which so divides the gain out.
     if gain is not None:
         frame_settings["scale"] = float(frame_settings["scale"]) / gain
     # Only corrections that do something are written, so that the file shows what matters.
-    values |= {key: value for key, value in frame_settings.items() if value != NEUTRAL.get(key)}
+    values |= {
+        key: value for key, value in frame_settings.items() if value != CORRECTION_DEFAULTS.get(key)
+    }
     nominal = {} if settings.camera is None else load_camera(settings.camera)
     if nominal.get("noise") is not None:
         values["noise"] = nominal["noise"]

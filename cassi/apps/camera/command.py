@@ -13,7 +13,7 @@ from cassi.apps.inputs import load_snapshot
 from cassi.apps.results import write_numbers
 from cassi.apps.settings import Camera
 from cassi.data.atomic import atomic_folder
-from cassi.systems.band_positions import SIDES, Place, describe_loss, find_places
+from cassi.systems.band_positions import SIDES, BandPosition, describe_loss, find_places
 
 CPU = torch.device("cpu")
 
@@ -41,7 +41,7 @@ def show_camera(settings: Camera, run: Run) -> float:
         return 0.0
     if settings.measurement is not None or settings.truth is not None:
         snapshot = load_snapshot(settings, CPU)
-        system, wavelengths = snapshot.camera.system.plain, snapshot.camera.wavelengths
+        system, wavelengths = snapshot.camera.system.base_camera, snapshot.camera.wavelengths
         notes = list(snapshot.notes)
         frame = snapshot.y[0, 0]
     else:
@@ -73,11 +73,11 @@ def show_camera(settings: Camera, run: Run) -> float:
         raise ValueError(
             f"system: {loss}; correct step, offsets or system.detector={detector}, or give more"
         )
-    return max(place.beside for place in places)
+    return max(place.pixels_beside for place in places)
 
 
 def tabulate_places(
-    places: list[Place], wavelengths: tuple[float, ...] | None, axis: int
+    places: list[BandPosition], wavelengths: tuple[float, ...] | None, axis: int
 ) -> list[str]:
     """Return a table of where the bands fall, a line each; pixels count from 0."""
     wavelength_column = [None] * len(places) if wavelengths is None else list(wavelengths)
@@ -87,8 +87,8 @@ def tabulate_places(
         span = f"{place.first} to {place.last}"
         # Rounding of offsets leaves a tiny rest, which is no loss of light.
         loss_text = ""
-        if place.beside > 1e-9:
-            loss_text = f"{place.beside:.3g} px, {100 * place.lost:.3g} %"
+        if place.pixels_beside > 1e-9:
+            loss_text = f"{place.pixels_beside:.3g} px, {100 * place.lost_fraction:.3g} %"
         line = f"{band:>4}{wavelength_text:>8}{place.offset:>10.3f}  {span:14}{loss_text}"
         lines.append(line.rstrip())
     return lines

@@ -22,12 +22,12 @@ from cassi.apps.camera.yaml_slips import find_slip
 from cassi.checks import did_you_mean, read_regular
 from cassi.config import Node, verbatim
 
-FRAME = ("dark", "flat", "bits", "saturation", "bad_pixels", "window", "scale")
+FRAME_CORRECTIONS = ("dark", "flat", "bits", "saturation", "bad_pixels", "window", "scale")
 """Settings that correct raw frames."""
 ESTIMATED_STEPS = ("saturation", "bad_pixels")
-"""Those of `FRAME` that are estimated from each frame, unless a file sets them to null."""
-NEUTRAL = {"dark": 0.0, "scale": 1.0, **dict.fromkeys(ESTIMATED_STEPS, "auto")}
-"""Values of `FRAME` that a file may leave out, as they are the defaults; for the others None is."""
+"""Corrections that are estimated from each frame, unless a file sets them to null."""
+CORRECTION_DEFAULTS = {"dark": 0.0, "scale": 1.0, **dict.fromkeys(ESTIMATED_STEPS, "auto")}
+"""Default values of `FRAME_CORRECTIONS`, which a file may leave out; the others are None."""
 FRAMES = ("measurement", "white", "monochromatic")
 """Settings that name raw frames."""
 SHARED_NAMES = ("mask", "photographed", "light", "wavelengths", "wavelengths_error")
@@ -39,7 +39,7 @@ DEFAULT_CLASSES = {"system": SD_CASSI, "noise": "cassi.data.sensor.Sensor"}
 """Class of a system or noise for which a file names none."""
 ROLES = ("mask", "measurement")
 """Files whose array and order of axes `keys` and `axes` may name."""
-NAMES = (*SHARED_NAMES, "keys", "axes", "system", "noise", *FRAME, "response", "vars")
+NAMES = (*SHARED_NAMES, "keys", "axes", "system", "noise", *FRAME_CORRECTIONS, "response", "vars")
 """All values of a camera's file; docs/reference/camera-file.md explains them."""
 
 Values = Node
@@ -73,7 +73,7 @@ def check_camera(values: Any, path: Path, folder: Path) -> Values:
     camera = {name: _check_value(name, value, path) for name, value in camera.items()}
     for name in ("mask", "dark", "flat", "bad_pixels", "response"):
         if name in camera:
-            camera[name] = with_files(camera[name], lambda file: _resolve(file, folder))
+            camera[name] = map_paths(camera[name], lambda file: _resolve(file, folder))
     system = camera.get("system", {})
     for name in ("response", "kernels"):
         if isinstance(system.get(name), str):
@@ -124,15 +124,15 @@ def _check_value(name: str, value: Any, path: Path) -> Any:
     return value
 
 
-def with_files(value: Any, resolve: Callable[[str], str]) -> Any:
+def map_paths(value: Any, resolve: Callable[[str], str]) -> Any:
     """Apply `resolve` to every path in a value: a file, a list with files, or values by name.
 
     The node of a mask to draw has texts that are no paths; it stays as it is.
     """
     if isinstance(value, list):
-        return [with_files(item, resolve) for item in value]
+        return [map_paths(item, resolve) for item in value]
     if isinstance(value, dict) and "_target_" not in value:
-        return {key: with_files(item, resolve) for key, item in value.items()}
+        return {key: map_paths(item, resolve) for key, item in value.items()}
     return resolve(value) if isinstance(value, str) and value != "auto" else value
 
 
@@ -188,7 +188,7 @@ def _snapshot_settings(
             yield f"{group}.mask", hints.get("mask")
         if hints.get("measurement") is not None:
             yield f"{group}.measurement", hints["measurement"]
-    for name in FRAME if has_frames else ("noise",):
+    for name in FRAME_CORRECTIONS if has_frames else ("noise",):
         if name in camera:
             yield name, camera[name]
     if "response" in camera and "response" in config:
@@ -215,7 +215,7 @@ def _evaluation_settings(
         hints = camera.get(group) or {}
         if hints.get("mask") is not None and "mask" not in option_names:
             yield f"data.evaluation.{name}", hints["mask"]
-    for name in FRAME if has_frames else ("noise",):
+    for name in FRAME_CORRECTIONS if has_frames else ("noise",):
         if name in camera:
             yield name if name == "noise" else f"data.evaluation.{name}", camera[name]
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.apps.printing import marked
+from cassi.apps.printing import color_label
 from cassi.apps.settings import GuidePicture
 from cassi.checks import raised_here
 from cassi.data import io
@@ -57,15 +57,15 @@ def add_guide(snapshot: Snapshot, settings: GuidePicture) -> Snapshot:
             raise
         raise ValueError(f"{error} ({guide_file.path})") from error
     # A guide that does not fit would pull the cube towards another scene, so it is left out.
-    if not placement.taken:
-        print(f"{marked('warning')} guide: {placement}", file=sys.stderr)
+    if not placement.is_used:
+        print(f"{color_label('warning')} guide: {placement}", file=sys.stderr)
     numbers = {
-        "taken": placement.taken,
+        "taken": placement.is_used,
         "response": name,
         "misfit": placement.misfit,
         "correlation": placement.correlation,
     }
-    return snapshot.by(guide_file.note).by(
+    return snapshot.with_camera(guide_file.note).with_camera(
         f"guide: {placement}", system=placement.system, guide=numbers
     )
 
@@ -74,7 +74,7 @@ def describe_guide(camera: Camera) -> dict[str, Any]:
     """Return the numbers of metrics.json on a guide and the motion by which it was registered."""
     numbers = dict(camera.guide or {})
     if isinstance(camera.system, Guided):
-        numbers |= describe_motion(camera.system.found.motion)
+        numbers |= describe_motion(camera.system.last_motion.motion)
     return numbers
 
 

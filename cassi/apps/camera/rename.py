@@ -9,7 +9,7 @@ from cassi.apps.settings import Camera
 from cassi.data.atomic import atomic_folder
 from cassi.data.io import load_cube, write_cube
 from cassi.systems.dispersion import offsets_of
-from cassi.systems.grid import Grid
+from cassi.systems.grid import SpectralGrid
 
 NUMBERS_FILE = "metrics.json"
 """File beside the cube that has the offsets of its bands."""
@@ -27,7 +27,7 @@ def rename_bands(settings: Camera, folder: Path) -> None:
     file = Path(str(settings.rename)).expanduser()
     cube_file = load_cube(file)
     offsets = _read_offsets(file.with_name(NUMBERS_FILE), cube_file.data.shape[1])
-    new_offsets = offsets_of(make_camera_alone(settings).system.plain)
+    new_offsets = offsets_of(make_camera_alone(settings).system.base_camera)
     # A camera whose bands run the other way would get every wavelength from the wrong end.
     if len(new_offsets) < 2 or (new_offsets[-1] > new_offsets[0]) != (offsets[-1] > offsets[0]):
         ends = list(new_offsets[:1] + new_offsets[-1:])
@@ -35,7 +35,7 @@ def rename_bands(settings: Camera, folder: Path) -> None:
             "camera: expected bands in the direction of the cube's, from "
             f"{offsets[0]:.4g} to {offsets[-1]:.4g} pixels, got {ends}"
         )
-    grid = Grid(offsets, new_offsets)
+    grid = SpectralGrid(offsets, new_offsets)
     with atomic_folder(folder) as stage:
         write_cube(stage / file.name, grid.read(cube_file.data)[0], settings.given_wavelengths)
     print(

@@ -33,9 +33,9 @@ from cassi.apps.evaluate.rows import (
     make_rows,
     read_reconstructors,
 )
-from cassi.apps.executors import LostWorker, once, open_executor, run_jobs
+from cassi.apps.executors import LostWorker, make_once, open_workers, run_jobs
 from cassi.apps.folders import check_shares
-from cassi.apps.printing import is_quiet, marked
+from cassi.apps.printing import color_label, is_quiet
 from cassi.apps.settings import Evaluate, Reconstruct
 from cassi.checks import printable
 from cassi.data.benchmarks import Benchmark
@@ -84,12 +84,12 @@ def evaluate(settings: Evaluate, run: Run) -> float:
     share = find_share("1/1" if run.is_multirun else settings.share)
     check_shares(run.folder, share)
     inputs = EvaluationInputs(settings, run.folder, read_reconstructors(settings))
-    with open_executor(settings) as workers:
-        evaluation = once(make, inputs)
+    with open_workers(settings) as workers:
+        evaluation = make_once(make, inputs)
         plan, records = evaluation.plan, evaluation.runner.records
         if plan.is_sweep:
             for line in repeated_points(evaluation.runner.prepare, plan.points, plan.scenes[0]):
-                print(f"{marked('warning')} {printable(line)}", file=sys.stderr)
+                print(f"{color_label('warning')} {printable(line)}", file=sys.stderr)
         results = Results(
             settings,
             run.folder,
@@ -134,7 +134,7 @@ def evaluate(settings: Evaluate, run: Run) -> float:
 
 def evaluate_job(inputs: EvaluationInputs, job: Job) -> Record:
     """Run a method on a scene, write its record and return it; this is a job."""
-    return once(make, inputs).runner.run(job)
+    return make_once(make, inputs).runner.run(job)
 
 
 def make(inputs: EvaluationInputs) -> Evaluation:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cassi.apps.settings import Evaluate, Figure
 from cassi.data.atomic import atomic_path
-from cassi.data.benchmarks import Item
+from cassi.data.benchmarks import BenchmarkScene
 from cassi.data.store import Store, file_name, fingerprint
 from cassi.evaluation import Record, RecordFolder
 from cassi.evaluation.records import Values
@@ -22,7 +22,7 @@ def finish_scene(
     root: Path,
     records: RecordFolder,
     scene_records: Sequence[Record],
-    load: Callable[[str], Item],
+    load: Callable[[str], BenchmarkScene],
 ) -> bytes | None:
     """Draw the pictures of a scene, and return it as encoded for the report.
 
@@ -73,7 +73,7 @@ def _make_layout(figure: Figure) -> Layout:
 
 def _draw(
     folder: Path,
-    item: Item,
+    item: BenchmarkScene,
     cubes: dict[str, Tensor],
     table_values: dict[str, Values],
     layout: Layout,

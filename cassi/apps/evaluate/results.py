@@ -194,7 +194,9 @@ class MergeJobs(Callback):
         root = Path(config.hydra.sweep.dir).resolve()
         jobs = sorted((path.parent for path in root.glob("*/records")), key=_number)
         sources = {job: RecordFolder(job / "records") for job in jobs}
-        job_records = [(job, record) for job, source in sources.items() for record in source.all()]
+        job_records = [
+            (job, record) for job, source in sources.items() for record in source.read_all()
+        ]
         # First as one table. If two jobs then have a record of the same scene and method, some
         # other option differs, and each job becomes a case.
         for ignored_options in (("scenes", "reconstructors"), ()):

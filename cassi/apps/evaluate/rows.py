@@ -8,9 +8,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from cassi.apps.reconstructors import Recipe, identity_of, settings_of, understand
+from cassi.apps.reconstructors import Recipe, identity_of, parse_item, settings_of
 from cassi.apps.settings import KNOWLEDGE, Evaluate, Reconstruct
-from cassi.camera.moved import moved_camera
+from cassi.camera.displaced_camera import displaced_camera
 from cassi.checks import raised_here
 from cassi.data.store import fingerprint
 from cassi.evaluation import Problem, View
@@ -51,8 +51,8 @@ def _view_calibrated(problem: Problem) -> Problem:
     # cube may come out displaced against the truth. A twin knows the point around which its mask
     # moved. The estimates around that point give the cube in the coordinates of the truth.
     if problem.true is not None and calibration is not None and type(nominal) is SDCassi:
-        moved_system = moved_camera(nominal, calibration.found.taken, problem.true.pivot)
-        snapshot = snapshot.by(system=moved_system)
+        moved_system = displaced_camera(nominal, calibration.calibration.taken, problem.true.pivot)
+        snapshot = snapshot.with_camera(system=moved_system)
     return replace(problem, snapshot=snapshot)
 
 
@@ -61,7 +61,7 @@ def _view_true(problem: Problem) -> Problem:
     if problem.true is None:
         raise ValueError(f"{problem.name}: expected a twin, got a camera of which nothing is known")
     y = problem.true.correct(problem.y)
-    snapshot = problem.snapshot.by(system=problem.true.camera.to(y.device))
+    snapshot = problem.snapshot.with_camera(system=problem.true.camera.to(y.device))
     return replace(problem, snapshot=replace(snapshot, y=y))
 
 
@@ -85,7 +85,7 @@ def _with_guide(guide: tuple[Tensor, Tensor, float], snapshot: Snapshot) -> Snap
     """Return a snapshot whose camera has the guide, if the guide fits the frame."""
     picture, response, noise = guide
     placement = place_guide(snapshot.y, snapshot.camera.system, picture, response, noise)
-    return snapshot.by(system=placement.system)
+    return snapshot.with_camera(system=placement.system)
 
 
 def row_name(name: str, suffix: str) -> str:
@@ -137,7 +137,7 @@ def read_reconstructors(settings: Evaluate) -> dict[str, Reconstruct]:
     overrides = settings.data.overrides or []
     settings_by_name: dict[str, Reconstruct] = {}
     for item in items:
-        spec = understand(item)
+        spec = parse_item(item)
         name = spec["name"]
         if name in settings_by_name:
             raise ValueError(f"reconstructors: two are called {name!r}; write {{name: OTHER, …}}")

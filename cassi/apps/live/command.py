@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cassi import links
-from cassi.apps.arguments import told_plugins
+from cassi.apps.arguments import read_plugin_options
 from cassi.apps.view.launch import (
     CommandLine,
     make_output,
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     command_line = list(sys.argv[1:] if arguments is None else arguments)
 
     def run_command() -> None:
-        load_plugins(told_plugins(command_line))
+        load_plugins(read_plugin_options(command_line))
         serve(parse(command_line))
 
     run_until_interrupted("cassi-live", run_command)
@@ -105,10 +105,10 @@ def serve(options: argparse.Namespace) -> None:
     from cassi.apps.live.page import make_page
     from cassi.apps.live.sources import open_source
     from cassi.apps.view.server import Server
-    from cassi.data.day_store import Recording
+    from cassi.data.day_store import FrameRecorder
 
     make_output(options.output)
-    links.guard(options.output)
+    links.guard_folders(options.output)
     prepare_process(settings)
     with contextlib.ExitStack() as at_end:
         spool = tempfile.TemporaryDirectory(
@@ -118,7 +118,7 @@ def serve(options: argparse.Namespace) -> None:
         at_end.callback(source.stop)
         record = None
         if options.record is not None:
-            record = at_end.enter_context(contextlib.closing(Recording(options.record)))
+            record = at_end.enter_context(contextlib.closing(FrameRecorder(options.record)))
         reconstruction = LiveReconstruction(settings, source, record)
         pn.extension()
         server = Server(lambda: make_page(reconstruction), options.port, "cassi-live")

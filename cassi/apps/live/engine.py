@@ -21,10 +21,10 @@ from cassi.apps.settings import Reconstruct
 from cassi.apps.snapshot import make_recipe, prepare
 from cassi.calibration import check_camera
 from cassi.checks import printable
-from cassi.data.day_store import Recording
-from cassi.data.io import Loaded, load_mask, load_measurement
+from cassi.data.day_store import FrameRecorder
+from cassi.data.io import LoadedArray, load_mask, load_measurement
 from cassi.methods import Sequence
-from cassi.methods.along_dispersion import around, inner_of
+from cassi.methods.along_dispersion import with_grid_of, without_grid
 from cassi.pipeline.snapshot import Camera
 from cassi.systems import System
 from cassi.viz.color import srgb
@@ -101,14 +101,14 @@ class LiveReconstruction:
         self,
         settings: Reconstruct,
         source: Source,
-        record: Recording | None = None,
+        record: FrameRecorder | None = None,
         say: Callable[[str], object] | None = None,
     ) -> None:
         self.settings, self.source, self.record = settings, source, record
         self.notices = Notices(_print if say is None else say)
         self.recipe = make_recipe(settings)
         self.preprocessing = make_preprocessing(vars(settings), settings.system)
-        self.loaded_files: dict[str, Loaded] = {}
+        self.loaded_files: dict[str, LoadedArray] = {}
         # The mask is read now: an error in it must not count as an error of the first frame.
         if not isinstance(settings.mask, dict):
             hints = {"key": settings.keys.mask, "axes": settings.axes.mask}
@@ -208,7 +208,7 @@ class LiveReconstruction:
         if self._sequence is not None:
             method = f"sequence, {ITERATION_LADDER[self._rung]} iterations"
         else:
-            method = type(inner_of(self._method)).__name__
+            method = type(without_grid(self._method)).__name__
         return raw, FrameView(
             name=frame.name,
             cube=cube,
@@ -245,7 +245,7 @@ class LiveReconstruction:
             y = self._camera.unit.corrected(y, system)
         return frame.data[0], y, system
 
-    def _set_up(self, path: Path, frame: Loaded) -> None:
+    def _set_up(self, path: Path, frame: LoadedArray) -> None:
         """Make camera and method for the first frame; all later frames use the same ones."""
         settings = replace(self.settings, measurement=str(path))
         snapshot, method = prepare(
@@ -255,8 +255,8 @@ class LiveReconstruction:
         # `Sequence` raises TypeError for a method that does not work on spectral components, such
         # as a network. Such a method reconstructs each frame by itself.
         with suppress(TypeError):
-            self._sequence = Sequence(inner_of(method)).begin()
-            self._method = around(method, self._sequence)
+            self._sequence = Sequence(without_grid(method)).begin()
+            self._method = with_grid_of(method, self._sequence)
         camera = snapshot.camera
         unit = camera.unit and replace(camera.unit, wavelengths=camera.wavelengths)
         self._camera = replace(camera, unit=unit)

@@ -1,6 +1,6 @@
 """Sources of frames: a folder that another program fills, a video file, a socket, a camera.
 
-Every frame becomes a file, so that the sandboxed reader opens it (`cassi.data.door`).
+Every frame becomes a file, so that the sandboxed reader opens it (`cassi.data.sandboxed_reader`).
 """
 
 import json

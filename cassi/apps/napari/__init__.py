@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cassi.data.bundled import bundled_path
-from cassi.data.io import Loaded, load_cube, load_mask, load_measurement, write_cube
+from cassi.data.io import LoadedArray, load_cube, load_mask, load_measurement, write_cube
 
 Layer = tuple[np.ndarray, dict[str, object], str]
 """Data, arguments and kind of a layer, in the form of napari."""
@@ -58,7 +58,7 @@ def read_layers(path: str) -> list[Layer]:
         raise error  # the error about a cube says more than those about its alternatives
 
 
-def make_cube_layer(content: Loaded) -> Layer:
+def make_cube_layer(content: LoadedArray) -> Layer:
     """Return the layer of a cube."""
     return make_image_layer(content.data[0].numpy(), content.wavelengths, _stem(content.path))
 

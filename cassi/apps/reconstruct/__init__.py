@@ -11,13 +11,19 @@ from cassi.apps.command import (
     refuse_torchrun,
     run_command,
 )
-from cassi.apps.folders import hold_alone
+from cassi.apps.folders import lock_folder_exclusively
 from cassi.apps.reconstruct.journal import Passes, forget_passes
 from cassi.apps.reconstruct.snapshots import is_many
 from cassi.apps.reconstructors import Recipe
-from cassi.apps.results import one_line, say_estimates, summarize, summarize_calibration
+from cassi.apps.results import format_estimates, format_result, summarize, summarize_calibration
 from cassi.apps.settings import Reconstruct
-from cassi.apps.snapshot import make_recipe, prepare, recover, say, write_results
+from cassi.apps.snapshot import (
+    make_recipe,
+    prepare,
+    print_findings,
+    reconstruct_and_judge,
+    write_results,
+)
 
 
 def main() -> None:
@@ -54,13 +60,13 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     _check_number(settings, has_many_snapshots)
     # Commands with shares of many snapshots may work in one folder; with one snapshot they may not.
     if not has_many_snapshots:
-        hold_alone(run.folder)
+        lock_folder_exclusively(run.folder)
     if has_many_snapshots or blocks:
-        from cassi.apps.executors import open_executor
+        from cassi.apps.executors import open_workers
         from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
         from cassi.apps.reconstruct.many import reconstruct_many
 
-        with open_executor(settings, blocks=blocks) as workers:
+        with open_workers(settings, blocks=blocks) as workers:
             if has_many_snapshots:
                 return reconstruct_many(settings, run, workers)
             return reconstruct_in_blocks(settings, run.folder, workers)
@@ -69,8 +75,8 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     for note in snapshot.notes:
         print(note)
     if snapshot.camera.calibration is not None:
-        print(say_estimates(summarize_calibration(snapshot.camera.calibration)))
-    result = recover(
+        print(format_estimates(summarize_calibration(snapshot.camera.calibration)))
+    result = reconstruct_and_judge(
         snapshot,
         reconstructor,
         settings.seed,
@@ -83,8 +89,8 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     write_results(run.folder, settings, result, numbers)
     # Not before: a command that is stopped while it writes continues after the last pass.
     forget_passes(run.folder)
-    print(one_line(numbers), f"-> {run.folder}", sep="\n")
-    say(numbers)
+    print(format_result(numbers), f"-> {run.folder}", sep="\n")
+    print_findings(numbers)
     return float(numbers["relative_residual"])
 
 

@@ -13,13 +13,13 @@ from cassi.apps.reconstruct.journal import Passes
 from cassi.apps.reconstruct.snapshots import SnapshotFiles, settings_of_snapshot
 from cassi.apps.reconstructors import Recipe
 from cassi.apps.settings import Reconstruct
-from cassi.apps.snapshot import SAMPLING_INTERVAL, prepare, recover
+from cassi.apps.snapshot import SAMPLING_INTERVAL, prepare, reconstruct_and_judge
 from cassi.checks import whole_number
 from cassi.data.formats.cells import Json
-from cassi.methods.along_dispersion import around, inner_of
-from cassi.methods.sequence import Following
+from cassi.methods.along_dispersion import with_grid_of, without_grid
+from cassi.methods.sequence import SequenceReconstructor
 from cassi.pipeline.judge import judge
-from cassi.pipeline.reconstruct import responding
+from cassi.pipeline.reconstruct import add_response
 from cassi.pipeline.snapshot import Result, Snapshot
 from cassi.solvers import Iteration, Solution
 from cassi.solvers.base import Reconstructor, is_sampled
@@ -45,7 +45,7 @@ def recover_batch(
     settings: Reconstruct,
     root: Path,
     recipe: Recipe,
-    following: Following | None,
+    following: SequenceReconstructor | None,
     batch: Sequence[SnapshotFiles],
 ) -> Iterator[tuple[SnapshotFiles, Result | Exception]]:
     """Read and reconstruct snapshots; yield the result of each, or the exception it raised."""
@@ -57,8 +57,8 @@ def recover_batch(
             continue
         snapshot, method = prepared_pair
         # The recipe gives a method of its own to the frames of a video; these are no sequence.
-        if following is not None and inner_of(method) is following.method:
-            method = around(method, following)
+        if following is not None and without_grid(method) is following.method:
+            method = with_grid_of(method, following)
         group = next((g for g in groups if _can_share(g[0][1], snapshot, method)), None)
         if group is None:
             groups.append(group := [])
@@ -84,7 +84,7 @@ def _recover_group(
         yield (
             files,
             attempt(
-                recover,
+                reconstruct_and_judge,
                 snapshot,
                 reconstructor,
                 seed,
@@ -170,11 +170,11 @@ def recover_together(
         ]
         own_solution = Solution(solution.x[index : index + 1], history, solution.reason)
         result = Result(
-            snapshot.by(system=system),
+            snapshot.with_camera(system=system),
             reconstructor,
             own_solution.checked(),
             rows=rows[index],
             batch=len(batch),
         )
-        results.append(judge(responding(result), seed, heldout, uncertainty))
+        results.append(judge(add_response(result), seed, heldout, uncertainty))
     return results

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from cassi.apps.executors import LostWorker, Workers, once, run_jobs
+from cassi.apps.executors import LostWorker, Workers, make_once, run_jobs
 from cassi.apps.printing import is_quiet
 from cassi.apps.reconstruct.journal import Journal, fingerprint_snapshot
 from cassi.apps.reconstruct.parts import ESTIMATES, Parts
@@ -67,7 +67,7 @@ def reconstruct_in_blocks(
     key = fingerprint_settings(settings, on="cube")
     names = [output.cube, *([UNCERTAINTY] if settings.uncertainty else [])]
     settings, truth = take_truth(settings)
-    scene = once(load_scene, settings)
+    scene = make_once(load_scene, settings)
     for note in scene.snapshot.notes:
         print(note)
     halo = scene.reconstructor.halo if settings.halo is None else settings.halo
@@ -240,7 +240,7 @@ def compute_block(
         index: of the block.
         callback: is called at every iteration.
     """
-    scene, block = once(load_scene, settings), blocks[index]
+    scene, block = make_once(load_scene, settings), blocks[index]
     scene.statistics.take({name: torch.from_numpy(array) for name, array in estimates.items()})
     torch.manual_seed(settings.seed)
     clocks_at_start = _read_clocks()

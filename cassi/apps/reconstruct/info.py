@@ -20,7 +20,7 @@ from cassi.apps.results import peak_memory
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.apps.snapshot import prepare
 from cassi.data.formats import machine_memory
-from cassi.methods.along_dispersion import AlongDispersion, inner_of
+from cassi.methods.along_dispersion import AlongDispersion, without_grid
 from cassi.pipeline.snapshot import Snapshot
 from cassi.precision import resolve
 from cassi.solvers import Solver
@@ -74,7 +74,7 @@ def describe(settings: Reconstruct, recipe: Recipe, output_folder: str) -> list[
         "files": "; ".join(snapshot.notes) or None,
         "camera": _describe_camera(snapshot.camera.system),
         "cube": f"{bands} bands of {height} x {width} pixels{span}{_describe_grid(reconstructor)}",
-        "method": name_method(inner_of(reconstructor)),
+        "method": name_method(without_grid(reconstructor)),
         "besides": ", ".join(_describe_extra_steps(settings)) or None,
         "device": f"{device}{threads}, {ops.backend(device)} operators, "
         f"precision=auto is {resolve('auto', device)}",

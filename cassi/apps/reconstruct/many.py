@@ -18,8 +18,8 @@ from cassi import methods, metrics
 from cassi.apps import results
 from cassi.apps.command import Run
 from cassi.apps.errors import describe_failure
-from cassi.apps.executors import LostWorker, Workers, once, run_jobs
-from cassi.apps.folders import check_shares, hold
+from cassi.apps.executors import LostWorker, Workers, make_once, run_jobs
+from cassi.apps.folders import check_shares, lock_folder
 from cassi.apps.reconstruct.batch import attempt, batch_size, recover_batch
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
 from cassi.apps.reconstruct.journal import forget_passes
@@ -27,14 +27,14 @@ from cassi.apps.reconstruct.snapshots import SnapshotFiles, find_snapshots, sett
 from cassi.apps.reconstruct.summary import write_summary
 from cassi.apps.reconstructors import Recipe, fingerprint_settings
 from cassi.apps.settings import Reconstruct
-from cassi.apps.snapshot import fit, make_recipe, read, say, write_results
+from cassi.apps.snapshot import fit, make_recipe, print_findings, read, write_results
 from cassi.checks import printable
 from cassi.data.atomic import UNWRITABLE, digest_content, size_of
 from cassi.data.day_store import DayStore, prepare_store, preview_size
 from cassi.data.formats.cells import Json
-from cassi.data.store import Store, stamp
+from cassi.data.store import Store, describe_inputs
 from cassi.links import check_parents
-from cassi.methods.sequence import Following
+from cassi.methods.sequence import SequenceReconstructor
 from cassi.pipeline.snapshot import Result
 from cassi.pipeline.snapshot import Snapshot as LoadedSnapshot
 from cassi.shares import find_share
@@ -73,7 +73,7 @@ def reconstruct_many(settings: Reconstruct, run: Run, workers: Workers | None) -
     Raises:
         SystemExit: with status 1, after all snapshots, if some have failed.
     """
-    recipe = once(make_recipe, settings)
+    recipe = make_once(make_recipe, settings)
     size = batch_size(settings.batch, network=recipe.is_network, device=recipe.device)
     share = find_share("1/1" if run.is_multirun else settings.share)
     check_shares(run.folder, share)
@@ -85,8 +85,8 @@ def reconstruct_many(settings: Reconstruct, run: Run, workers: Workers | None) -
     if share.count > 1:
         # The lock keeps a second command from computing the same share at the same time.
         (share_folder := store.root / share.writer).mkdir(parents=True, exist_ok=True)
-        hold(share_folder)
-    settings_key, records = fingerprint_settings(settings), store.all()
+        lock_folder(share_folder)
+    settings_key, records = fingerprint_settings(settings), store.read_all()
     keys = {snapshot.name: _fingerprint(settings_key, snapshot) for snapshot in snapshots}
     remaining_snapshots = [
         snapshot
@@ -109,17 +109,17 @@ def reconstruct_many(settings: Reconstruct, run: Run, workers: Workers | None) -
         for snapshot, outcome in zip(batch, outcomes, strict=True):
             key = keys[snapshot.name]
             records[snapshot.name] = record = {"key": key, **outcome.record}
-            store.write(snapshot.name, key, record, done="error" not in record["row"])
+            store.write(snapshot.name, key, record, is_result="error" not in record["row"])
             _print_outcome(snapshot, outcome)
     if share.count > 1:
         # Other commands have written records of their shares in the meantime.
-        records = store.all()
+        records = store.read_all()
     return write_summary(run.folder, records, keys, share_snapshots, run.is_multirun)
 
 
 def _fingerprint(settings_key: str, snapshot: SnapshotFiles) -> str:
     """Return the fingerprint of all that the results of a snapshot depend on."""
-    return digest_content([settings_key, *map(str, stamp(snapshot[1:]))])[:32]
+    return digest_content([settings_key, *map(str, describe_inputs(snapshot[1:]))])[:32]
 
 
 def _is_done(root: Path, record: Json | None, key: str) -> bool:
@@ -141,7 +141,7 @@ def reconstruct_batch(
     settings: Reconstruct,
     root: Path,
     store: CubeStore | None,
-    following: Following | None,
+    following: SequenceReconstructor | None,
     batch: Sequence[SnapshotFiles],
 ) -> list[Outcome]:
     """Reconstruct a batch of snapshots and write their results; this is a job.
@@ -155,7 +155,7 @@ def reconstruct_batch(
     """
     if settings.memory_budget is not None:
         return [_reconstruct_in_blocks(settings, root, snapshot) for snapshot in batch]
-    recipe = once(make_recipe, settings)
+    recipe = make_once(make_recipe, settings)
     results_by_snapshot = dict(recover_batch(settings, root, recipe, following, batch))
     return [
         _write_result(settings, root, store, snapshot, results_by_snapshot[snapshot])
@@ -163,7 +163,7 @@ def reconstruct_batch(
     ]
 
 
-def _start_sequence(recipe: Recipe) -> Following:
+def _start_sequence(recipe: Recipe) -> SequenceReconstructor:
     # A sequence has a solver, no network, so the method is the same for any number of bands.
     method, _ = recipe.make(0)
     return methods.Sequence(method).begin()
@@ -234,7 +234,9 @@ def _write_result(
         forget_passes(folder)
         if store is None:
             return _read_outcome(root, snapshot)
-        return _write_into_store(once(DayStore, store.path), settings, snapshot, result, numbers)
+        return _write_into_store(
+            make_once(DayStore, store.path), settings, snapshot, result, numbers
+        )
     except OSError:
         raise  # as in `_reconstruct_in_blocks`
     except Exception as error:
@@ -280,7 +282,7 @@ def _success_outcome(numbers: Json, path: str, result_path: Path, files: dict[st
     row |= numbers.get("metrics", {}).get(metrics.DEFAULT_PRESET, {})
     row["warnings"] = " ".join(warning["about"] for warning in numbers["warnings"])
     record = {"row": row, "path": path, "files": files, "changed": result_path.stat().st_mtime_ns}
-    return Outcome(record, results.one_line(numbers), numbers["warnings"])
+    return Outcome(record, results.format_result(numbers), numbers["warnings"])
 
 
 def _failed_outcome(error: Exception) -> Outcome:
@@ -294,4 +296,4 @@ def _print_outcome(snapshot: SnapshotFiles, outcome: Outcome) -> None:
         print(message, file=sys.stderr, flush=True)
     else:
         print(f"{name}: {printable(outcome.summary)}", flush=True)
-        say({"warnings": outcome.warnings}, name)
+        print_findings({"warnings": outcome.warnings}, name)

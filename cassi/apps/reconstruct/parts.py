@@ -9,10 +9,10 @@ from cassi.apps.memory import peak_of
 from cassi.pipeline.snapshot import Snapshot
 from cassi.solvers import Statistics
 from cassi.solvers.base import Reconstructor
-from cassi.solvers.heldout import brightest
-from cassi.solvers.linear_system import seen
+from cassi.solvers.heldout import cut_brightest_lines
+from cassi.solvers.linear_system import zero_bad_pixels
 from cassi.systems import System
-from cassi.systems.grid import measuring
+from cassi.systems.grid import measuring_camera
 from cassi.uncertainty import estimate
 from cassi.uncertainty.bootstrap import Probe, Trial, bootstrap
 
@@ -57,23 +57,25 @@ class Parts:
     def misfit(self, x: Tensor, start: int) -> float:
         """Return ‖y − Ax‖² for the lines of a cube `(C, H', W')` that begin at start."""
         y, camera = self.part(start, start + x.shape[self.axis])
-        camera = measuring(camera, self.reconstructor)
+        camera = measuring_camera(camera, self.reconstructor)
         return float((y - camera(x[None])).double().square().sum())
 
     def probe(self, lines: int) -> Probe:
         """Estimate from the brightest lines what the error bars of every block need."""
-        y, camera = brightest(seen(self.y, self.system), self.system, min(lines, _MAX_PROBE_ROWS))
-        assert isinstance(camera, System)  # `brightest` is typed for any camera
+        y, camera = cut_brightest_lines(
+            zero_bad_pixels(self.y, self.system), self.system, min(lines, _MAX_PROBE_ROWS)
+        )
+        assert isinstance(camera, System)  # `cut_brightest_lines` is typed for any camera
         solution = self.reconstructor.run(y, camera, statistics=self.statistics).checked()
         trial = Trial(
             y,
             camera,
             self.reconstructor,
             self.statistics,
-            wide=self.snapshot.is_raw,
-            along=solution.along,
+            is_broadband=self.snapshot.is_raw,
+            grid_cube=solution.along,
         )
-        return bootstrap(trial, solution.x).probed
+        return bootstrap(trial, solution.x).probe
 
     def bytes_per_line(self, uncertainty: bool = False) -> float:
         """Measure the bytes that a reconstruction takes for each line."""

@@ -18,11 +18,11 @@ from cassi.apps import results
 from cassi.apps.inputs import name_scene
 from cassi.apps.reconstruct.parts import Parts
 from cassi.apps.settings import Output, Reconstruct
-from cassi.apps.snapshot import say
+from cassi.apps.snapshot import print_findings
 from cassi.data.atomic import atomic_folder
 from cassi.data.formats.cells import Json
 from cassi.data.formats.stacks import Stack, open_stack
-from cassi.data.scenes import scored_level
+from cassi.data.scenes import score_level
 from cassi.metrics.scores import evaluate_all
 from cassi.pipeline.judge import check_snapshot
 from cassi.pipeline.snapshot import Snapshot
@@ -112,8 +112,8 @@ def finish(
                 results.save_map(stage, shrink(bars[0]), picture_cube, wavelengths, errors=errors)
         numbers["peak_memory_bytes"] = results.peak_memory(snapshot.y.device)
         results.write_numbers(stage / "metrics.json", numbers)
-    print(results.one_line(numbers), f"-> {folder}", sep="\n")
-    say(numbers)
+    print(results.format_result(numbers), f"-> {folder}", sep="\n")
+    print_findings(numbers)
     return float(numbers["relative_residual"])
 
 
@@ -237,17 +237,17 @@ def score_bands(cube: Readable, truth: Readable, level: float | None = None) -> 
     Args:
         cube: `(C, H, W)`.
         truth: `(C, H, W)`.
-        level: divides both cubes; None is `cassi.data.scenes.scored_level` of the truth.
+        level: divides both cubes; None is `cassi.data.scenes.score_level` of the truth.
     """
     bands = [slice(band, band + 1) for band in range(cube.shape[0])]
     if level is None:
-        level = scored_level(max(float(read(truth, band).max()) for band in bands))
+        level = score_level(max(float(read(truth, band).max()) for band in bands))
     rows: dict[str, list[Scores]] = {name: [] for name in metrics.list_presets()}
     tops = []
     for band in bands:
         x, t = (torch.from_numpy(read(c, band)) / level for c in (cube, truth))
         tops.append(t.max())
-        for name, scores in evaluate_all(x, t, own=False).items():
+        for name, scores in evaluate_all(x, t, with_user_metrics=False).items():
             rows[name].append(scores)
     angle = _spectral_angle(cube, truth)
     return {name: _join_bands(name, scores, tops, angle) for name, scores in rows.items()}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from cassi.apps.settings import Reconstruct
 from cassi.checks import printable
-from cassi.data.formats.listing import choose_links, list_folder, say_left_out
+from cassi.data.formats.listing import describe_left_out, leave_out_links, list_folder
 from cassi.data.formats.planes import has_images
 from cassi.data.io import READ_SUFFIXES
 
@@ -98,7 +98,7 @@ def _list_files(
         entries, left_out = list_folder(path)
     else:
         is_link_by_path = {entry: entry.is_symlink() for entry in sorted(_match(path))}
-        entries, left_out = choose_links(is_link_by_path, _fixed_part(path))
+        entries, left_out = leave_out_links(is_link_by_path, _fixed_part(path))
     paths = sorted(Path(os.path.abspath(entry)) for entry in entries)  # noqa: PTH100
     # An ENVI image has two files. Its header is listed, the file of the same name is not.
     headers = {f for f in paths if f.suffix == ".hdr"}
@@ -114,9 +114,9 @@ def _list_files(
         kind = "snapshot" if role == "measurement" else "cube"
         raise FileNotFoundError(
             f"{role}: no {kind} in {folder_or_pattern}; expected files {' '.join(READ_SUFFIXES)}"
-            + (f"; {say_left_out(left_out)}" if left_out else "")
+            + (f"; {describe_left_out(left_out)}" if left_out else "")
         )
-    return files, [f"{role}: {say_left_out(left_out)}"] if left_out else []
+    return files, [f"{role}: {describe_left_out(left_out)}"] if left_out else []
 
 
 def _can_be(role: str, path: Path) -> bool:

@@ -6,22 +6,23 @@ a name. `networks` makes the network of a node `model`, `recipe` the reconstruct
 """
 
 from cassi.apps.reconstructors.compose import (
+    add_search_folders,
     compose_settings,
     config_search,
     list_methods,
-    search_also,
-    searched_folders,
+    list_search_folders,
     settings_of_file,
     store_models,
     store_parts,
 )
 from cassi.apps.reconstructors.identity import fingerprint_settings, identity_of
-from cassi.apps.reconstructors.names import settings_named, settings_of, understand
+from cassi.apps.reconstructors.names import parse_item, settings_named, settings_of
 from cassi.apps.reconstructors.networks import build_network, model_node
 from cassi.apps.reconstructors.recipe import Recipe, build_method, build_solver
 
 __all__ = [
     "Recipe",
+    "add_search_folders",
     "build_method",
     "build_network",
     "build_solver",
@@ -30,13 +31,12 @@ __all__ = [
     "fingerprint_settings",
     "identity_of",
     "list_methods",
+    "list_search_folders",
     "model_node",
-    "search_also",
-    "searched_folders",
+    "parse_item",
     "settings_named",
     "settings_of",
     "settings_of_file",
     "store_models",
     "store_parts",
-    "understand",
 ]

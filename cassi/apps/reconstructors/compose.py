@@ -23,7 +23,7 @@ from cassi.plugins import node_of, parts
 
 # Hydra has one search path for the whole process, so one thread at a time may set it.
 _SEARCH_LOCK = threading.RLock()
-# Folders of the user's configs, in a worker process; see `search_also`.
+# Folders of the user's configs, in a worker process; see `add_search_folders`.
 _EXTRA_FOLDERS: list[str] = []
 
 
@@ -98,7 +98,7 @@ def _own_search(hydra: GlobalHydra, folder: Path | None = None) -> Iterator[None
             GlobalHydra.instance().hydra = other_hydra
 
 
-def searched_folders() -> tuple[str, ...]:
+def list_search_folders() -> tuple[str, ...]:
     """Return the folders in which the running command finds configs of the user's own."""
     hydra = GlobalHydra.instance()
     if not hydra.is_initialized():
@@ -108,7 +108,7 @@ def searched_folders() -> tuple[str, ...]:
     )
 
 
-def search_also(folders: Iterable[str]) -> None:
+def add_search_folders(folders: Iterable[str]) -> None:
     """Search in these folders too; a worker is given those of its command."""
     _EXTRA_FOLDERS[:] = folders
 
@@ -133,7 +133,7 @@ def store_parts() -> None:
 
 def _data_node(name: str, source: Node) -> Node:
     """Return the config of a data set of the user's own, with the bundled mask."""
-    wavelengths = parts("dataset")[name].about["wavelengths"]
+    wavelengths = parts("dataset")[name].properties["wavelengths"]
     node = {
         "defaults": ["_simulated", "_28_bands", "_self_"],
         "name": name,

@@ -20,7 +20,7 @@ ITEM_KEYS = ("method", "model", "name", "overrides", "weights")
 """Keys that an item of `reconstructors` may have."""
 
 
-def understand(item: Any, setting: str = "reconstructors") -> Node:
+def parse_item(item: Any, setting: str = "reconstructors") -> Node:
     """Return the mapping that an item of `reconstructors` stands for, with a name.
 
     Raises:
@@ -51,13 +51,13 @@ def settings_named(item: Any) -> Reconstruct:
     # Composing takes as long as half a reconstruction, so the settings of a name are kept. Inside a
     # command the config folders of the user decide what a name means, and they may change.
     if GlobalHydra.instance().is_initialized() or not isinstance(item, str | dict):
-        return settings_of(understand(item))
+        return settings_of(parse_item(item))
     return _settings_once(json.dumps(item, default=str))
 
 
 @lru_cache
 def _settings_once(item: str) -> Reconstruct:
-    return settings_of(understand(json.loads(item)))
+    return settings_of(parse_item(json.loads(item)))
 
 
 def settings_of(
@@ -66,7 +66,7 @@ def settings_of(
     """Return the settings that an item of `reconstructors` stands for.
 
     Args:
-        spec: as `understand` returns it.
+        spec: as `parse_item` returns it.
         data_options: options that a data set has for methods without a network.
         data_dir: `paths.data_dir` of the command.
 

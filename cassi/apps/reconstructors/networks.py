@@ -7,7 +7,7 @@ from torch import nn
 
 from cassi.checks import did_you_mean
 from cassi.config import Node
-from cassi.models.inference import shipped_with
+from cassi.models.inference import shipped_settings
 from cassi.models.load import load_model, make_network, read_card
 from cassi.models.registry import Card, Entry, find_model, plugins_of
 
@@ -16,7 +16,7 @@ def model_node(name: str) -> Node:
     """Return the node of a registered network, with the defaults of its settings."""
     entry = find_model(name)
     settings: Node = _settings(entry)
-    if entry.shipped:
+    if entry.has_weights:
         # The noise level that a data set states for the solver holds for the network too.
         return {"name": name} | settings | {"noise": "${oc.select:solver.noise,auto}"}
     return {"name": name, "weights": None, "ema": None} | settings
@@ -73,7 +73,7 @@ def build_network(node: Node, bands: int) -> tuple[nn.Module, Card]:
         raise ValueError(f"model.ema: expected true, false or null, got {ema!r}")
     weight_file = None if weights in (None, "random") else weights
     network = make_network(name, bands, weight_file, ema, **settings)
-    if (shipped_network := shipped_with(network)) is not None:
+    if (shipped_network := shipped_settings(network)) is not None:
         return network, _for_any(shipped_network.card, bands)
     return network, Card(name=name, bands=bands, settings=settings, plugins=plugins_of(name))
 
@@ -94,7 +94,7 @@ def check_model(node: Node) -> Card | None:
     """
     if "path" in node:
         return read_card(node["path"])
-    if not find_model(node["name"]).shipped and node["weights"] is None:
+    if not find_model(node["name"]).has_weights and node["weights"] is None:
         raise ValueError(
             f"model.weights: expected a file, got none: an untrained {node['name']} recovers "
             "nothing; give model.weights=FILE, or model=FILE.safetensors, or model.weights=random "

@@ -8,18 +8,18 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from cassi.apps.reconstructors.compose import compose_settings
-from cassi.apps.reconstructors.names import settings_of, understand
+from cassi.apps.reconstructors.names import parse_item, settings_of
 from cassi.apps.reconstructors.networks import build_network, check_model
 from cassi.apps.settings import Reconstruct
 from cassi.config import build, check_node
-from cassi.models.grid import shaped
+from cassi.models.camera_adapters import require_shapes
 from cassi.models.inference import prepare
-from cassi.models.pretrained import BANDS
+from cassi.models.pretrained import BAND_RANGE
 from cassi.models.registry import Card, find_model, list_models
 from cassi.solvers import Solution, Solver
-from cassi.solvers.base import Options, Reconstructor, Runs
+from cassi.solvers.base import HasRun, Options, Reconstructor
 from cassi.solvers.linear_system import LinearSystem
-from cassi.systems.grid import Grid
+from cassi.systems.grid import SpectralGrid
 
 ADAPT_OPTIONS = ("method=self_supervised",)
 """Options of the method that `adapt=true` adds to a network: it trains a prior on patches of the
@@ -65,15 +65,15 @@ class Recipe:
         """Tell whether the reconstructor is a network alone."""
         return self._method is None
 
-    def grid(self, grid: Grid | None) -> Grid | None:
+    def grid(self, grid: SpectralGrid | None) -> SpectralGrid | None:
         """Return the spectral grid that the method can use, given the one that suits the frame."""
         if grid is None or (self.settings.model is None and not has_start(self.settings)):
             return grid
         # A file of weights may be for the number of the camera's bands alone.
         if self.bands is not None:
-            return replace(grid, offsets=grid.named)
+            return replace(grid, offsets=grid.band_offsets)
         # The network that comes with the package has a largest number of bands.
-        return grid.coarser(BANDS[1])
+        return grid.coarser(BAND_RANGE[1])
 
     def make(self, bands: int) -> tuple[Reconstructor, Card | None]:
         """Return the reconstructor for C bands, and the card of a network."""
@@ -127,7 +127,7 @@ def build_method(settings: Any, **parts: Reconstructor) -> Reconstructor:
         start_method = _build_start(start, node.get("noise", "auto"))
         parts["network" if isinstance(start_method, NamedNetwork) else "start"] = start_method
     method: Reconstructor = build(node, prior=prior, **parts)
-    if not isinstance(method, Runs):
+    if not isinstance(method, HasRun):
         raise ValueError(f"solver: expected a reconstructor, got {type(method).__name__}")
     return method
 
@@ -150,7 +150,7 @@ def _build_start(name: Any, noise: Any) -> Reconstructor:
     """Make the method or network that a solver starts from, with the same noise level."""
     if not isinstance(name, str):
         raise ValueError(f"solver.start: expected the name of a method or network, got {name!r}")
-    spec = understand(name, "solver.start")
+    spec = parse_item(name, "solver.start")
     if noise != "auto":
         is_shipped_network = "model" in spec and spec["model"] in list_models(shipped=True)
         noise_option = (
@@ -174,4 +174,4 @@ class NamedNetwork:
         """Reconstruct y; see `cassi.solvers.base.Reconstructor`."""
         if self.recipe.device != y.device:
             self.recipe = Recipe(self.settings, y.device)
-        return self.recipe.make(shaped(system).cube_shape[0])[0].run(y, system, **more)
+        return self.recipe.make(require_shapes(system).cube_shape[0])[0].run(y, system, **more)

@@ -130,7 +130,8 @@ class Sharing(Common):
 class Snapshots(Common):
     """Settings of commands that read snapshots: files, camera, corrections of frames, solver."""
 
-    # Not its name but the file itself is in the fingerprint of a result, see `data.store.stamp`.
+    # Not its name but the file itself is in the fingerprint of a result, see
+    # `data.store.describe_inputs`.
     measurement: Any = field(metadata=NO_INFLUENCE)
     mask: Any
     photographed: Any = "auto"

@@ -89,7 +89,7 @@ class Cluster:
     kind: str
     address: str | None
     workers: int | None
-    least: int
+    least: int  # name: a setting
     resources: dict[str, float]
     options: dict[str, Any]
 
@@ -254,7 +254,7 @@ class Protocol:
     name: str
     source: str = ""
     cases: dict[str, Any]
-    published: list[Any] = field(default_factory=list)
+    published: list[Any] = field(default_factory=list)  # name: a setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,23 +16,23 @@ from torch import Tensor, nn
 
 from cassi.apps.command import (
     Run,
-    Terminated,
+    TerminationSignal,
     compile_privately,
     leave_to_lightning,
     prepare_process,
     run_command,
 )
 from cassi.apps.folders import is_new
-from cassi.apps.printing import marked
+from cassi.apps.printing import color_label
 from cassi.apps.reconstructors import build_network
 from cassi.apps.settings import Train, Validation, check_nodes, to_dict
 from cassi.apps.train import files, inputs
 from cassi.apps.train.dry_run import run_a_few_steps
-from cassi.config import build, homes
+from cassi.config import build, find_modules
 from cassi.models.load import Card
 from cassi.models.network import memory_format_warning
 from cassi.plugins import loaded_names
-from cassi.precision import doubt
+from cassi.precision import describe_slow_precision
 from cassi.priors.weights import check_fit
 from cassi.systems import SDCassi
 
@@ -236,10 +236,10 @@ def fit(
     try:
         with leave_to_lightning(trainer):
             trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
-    except (SystemExit, Terminated) as end:
+    except (SystemExit, TerminationSignal) as end:
         # Lightning ends the process after Ctrl+C and, with status 0, after SIGTERM.
-        is_terminated = isinstance(end, Terminated) or trainer.received_sigterm
-        raise (Terminated if is_terminated else KeyboardInterrupt)(advice) from None
+        is_terminated = isinstance(end, TerminationSignal) or trainer.received_sigterm
+        raise (TerminationSignal if is_terminated else KeyboardInterrupt)(advice) from None
 
 
 def _silence_lightning() -> None:
@@ -250,10 +250,12 @@ def _silence_lightning() -> None:
 
 
 def _precision_warning(settings: Train) -> str | None:
-    """Return a warning if the trainer's precision is slow on its device; see `doubt`."""
+    """Return a warning if the trainer's precision is slow on its device."""
     accelerator = settings.trainer.get("accelerator", "auto")
     on_gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
-    warning = doubt(str(settings.trainer.get("precision")), "cuda" if on_gpu else "cpu")
+    warning = describe_slow_precision(
+        str(settings.trainer.get("precision")), "cuda" if on_gpu else "cpu"
+    )
     if warning is None:
         return None
     # Lightning's precision has no value "auto".
@@ -276,7 +278,7 @@ def _warn_of_slow_settings(settings: Train, net: nn.Module, cube: Tensor) -> Non
         messages.append(_layout_warning(net, cube))
     for message in messages:
         if message is not None:
-            print(f"{marked('warning')} {message}", file=sys.stderr)
+            print(f"{color_label('warning')} {message}", file=sys.stderr)
 
 
 def _check_nodes(settings: Train) -> None:
@@ -288,7 +290,7 @@ def _check_nodes(settings: Train) -> None:
     check_nodes({name: node for name, node in nodes.items() if node is not None})
     # A denoiser may be a program in a file. The options of a resumed training come from a folder
     # that may be a stranger's, so they must not be able to name one.
-    if any(home.startswith("cassi.priors.") for home in homes(to_dict(settings))):
+    if any(home.startswith("cassi.priors.") for home in find_modules(to_dict(settings))):
         raise ValueError("cassi-train: a prior is part of a network; config nodes name none")
 
 

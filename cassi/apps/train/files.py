@@ -21,7 +21,7 @@ from cassi.apps.settings import Train, to_dict, to_yaml
 from cassi.checks import check_fetched, read_regular
 from cassi.data.atomic import atomic_folder, atomic_path
 from cassi.models.load import Card, save_model
-from cassi.plugins import loaded_names, needed
+from cassi.plugins import loaded_names, missing_plugins
 from cassi.training.tensors import read_tensors
 
 NETWORK_PREFIX = "net."
@@ -113,7 +113,11 @@ def check_plugins(content: Mapping[str, object]) -> None:
     have what the settings name.
     """
     names = content.get("plugins")
-    if not loaded_names() and isinstance(names, list) and (missing := needed(names)) is not None:
+    if (
+        not loaded_names()
+        and isinstance(names, list)
+        and (missing := missing_plugins(names)) is not None
+    ):
         raise ValueError(f"ckpt: this training needs {missing}; give it again, it is a program")
 
 

@@ -292,7 +292,7 @@ def build_loggers(settings: Train, resumed_step: int | None, folder: Path) -> li
         class_name = node["_target_"].rpartition(".")[2]
         arguments: dict[str, Any] = {}
         if class_name == "MetricsTable":
-            arguments["resumed"] = resumed_step
+            arguments["first_step"] = resumed_step
         # A name of the run in the settings replaces the stored one.
         if class_name in ids and node.get(RUN_ID_ARGUMENTS[class_name]) is None:
             arguments[RUN_ID_ARGUMENTS[class_name]] = ids[class_name]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cassi.apps.arguments import told_plugins
+from cassi.apps.arguments import read_plugin_options
 from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.launch import (
     CommandLine,
@@ -16,7 +16,7 @@ from cassi.apps.view.launch import (
     run_until_interrupted,
     serve_until_interrupted,
 )
-from cassi.checks import reading_only
+from cassi.checks import check_opened_files
 from cassi.plugins import load_plugins
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def run_command() -> None:
         options = parse([word for word in command_line if not word.startswith("plugins=")])
-        load_plugins(told_plugins(command_line))
+        load_plugins(read_plugin_options(command_line))
         serve(options)
 
     run_until_interrupted("cassi-view", run_command)
@@ -84,7 +84,7 @@ def serve(options: argparse.Namespace) -> None:
             application = Application(folders, options.output, reports, inboxes)
             at_end.callback(application.stop)
             # From here on every file that this process opens is checked.
-            at_end.enter_context(reading_only(application.allowed_paths.check_opened))
+            at_end.enter_context(check_opened_files(application.allowed_paths.check_opened))
             applications.append(application)
 
         serve_until_interrupted(server, options.output, options.no_browser, load_application)

@@ -9,9 +9,9 @@ import numpy as np
 
 from cassi.apps.results import (
     errors_of_wavelengths,
+    format_camera_check,
+    format_warnings,
     reported_numbers,
-    say_camera_check,
-    say_warnings,
 )
 from cassi.apps.settings import Reconstruct
 from cassi.pipeline.snapshot import Result
@@ -77,14 +77,14 @@ def render_report(cube_view: CubeView, other_views: Iterable[CubeView]) -> bytes
             for name, view in views.items()
             if view.deviation is not None
         },
-        fine=True,
+        is_local=True,
     )
     return make_report(
         [scene],
         cube_view.wavelengths,
         title=cube_view.name,
-        warnings=say_warnings(cube_view.numbers),
-        note=say_camera_check(cube_view.numbers),
+        warnings=format_warnings(cube_view.numbers),
+        note=format_camera_check(cube_view.numbers),
         unit=cube_view.numbers.get("unit"),
         errors=errors_of_wavelengths(cube_view.numbers, len(cube_view.cube)),
     )

@@ -21,10 +21,10 @@ import numpy as np
 
 from cassi.apps.results import (
     errors_of_wavelengths,
-    one_line,
+    format_camera_check,
+    format_result,
+    format_warnings,
     reported_numbers,
-    say_camera_check,
-    say_warnings,
 )
 from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.cubes import CubeView
@@ -195,7 +195,7 @@ def _read_cube_entry(folder: Path, allowed_paths: AllowedPaths) -> dict[Path, Re
     metrics = _read_metrics(folder, allowed_paths)
     if metrics is None:
         return {}
-    line, warnings = one_line(dict(metrics)), len(say_warnings(metrics))
+    line, warnings = format_result(dict(metrics)), len(format_warnings(metrics))
     return {folder: ResultEntry(_name_entry(folder, allowed_paths), folder, line, warnings)}
 
 
@@ -276,7 +276,7 @@ def _check_metrics(metrics: dict[str, Any]) -> None:
     """
     if not isinstance(metrics["iterations"], int):
         raise TypeError("iterations: expected a number")
-    lines = one_line(metrics), say_camera_check(metrics), *say_warnings(metrics)
+    lines = format_result(metrics), format_camera_check(metrics), *format_warnings(metrics)
     "".join(lines).encode()  # half of a surrogate pair is no text
     bands, _, _ = map(int, metrics["cube_shape"])
     errors_of_wavelengths(metrics, bands)

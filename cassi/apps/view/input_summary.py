@@ -55,8 +55,8 @@ class InputSummary:
 @torch.no_grad()
 def summarize_inputs(snapshot: Snapshot) -> InputSummary:
     """Return the table, warnings and pictures of a snapshot and its camera."""
-    camera = snapshot.camera.system.plain
-    y, good_pixels = snapshot.y, snapshot.good
+    camera = snapshot.camera.system.base_camera
+    y, good_pixels = snapshot.y, snapshot.good_pixels
     camera_check = check_camera(y, snapshot.camera.system)
     predicted_frame = predict_frame(y, camera)
     fine_structure = flatten(y[0, :1].float(), None if good_pixels is None else good_pixels[0, :1])

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 import cassi
-from cassi.apps.printing import marked
+from cassi.apps.printing import color_label
 from cassi.apps.start import distrust_current_folder
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def run_until_interrupted(name: str, command: Callable[[], object]) -> None:
             print(f"{name}: ended", flush=True)
     except Exception as error:
         # Imported here, because the first page should not wait for them.
-        from cassi.apps.command import USAGE_ERROR
+        from cassi.apps.command import EXIT_USAGE_ERROR
         from cassi.apps.errors import describe, is_usage_error
 
         package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else None
@@ -114,8 +114,8 @@ def run_until_interrupted(name: str, command: Callable[[], object]) -> None:
         if not is_missing_package and not is_usage_error(error):
             raise
         text = f"{error}; pip install 'cassi[app]'" if is_missing_package else describe(error)
-        print(f"{name}: {marked('error')} {text}", file=sys.stderr)
-        sys.exit(USAGE_ERROR)
+        print(f"{name}: {color_label('error')} {text}", file=sys.stderr)
+        sys.exit(EXIT_USAGE_ERROR)
     finally:
         for number, handler in previous_handlers.items():
             signal.signal(number, handler)

@@ -13,9 +13,15 @@ from torch import Tensor
 from cassi.apps.command import choose_device, prepare_process
 from cassi.apps.inputs import file_paths, load_snapshot
 from cassi.apps.reconstructors import Recipe
-from cassi.apps.results import say_estimates, summarize, summarize_calibration
+from cassi.apps.results import format_estimates, summarize, summarize_calibration
 from cassi.apps.settings import Reconstruct
-from cassi.apps.snapshot import find_camera_by_settings, fit, read, recover, write_results
+from cassi.apps.snapshot import (
+    find_camera_by_settings,
+    fit,
+    read,
+    reconstruct_and_judge,
+    write_results,
+)
 from cassi.apps.view.cubes import CubeView
 from cassi.apps.view.jobs import Job
 from cassi.apps.view.repeat import write_config
@@ -44,7 +50,7 @@ def reconstruct(settings: Reconstruct, options: list[str], job: Job) -> CubeView
     snapshot, reconstructor = fit(find_camera_by_settings(snapshot, settings), recipe)
     job.stage = "reconstructing"
     reporter = _ProgressReporter(job, snapshot, reconstructor.iterations)
-    result = recover(
+    result = reconstruct_and_judge(
         *(snapshot, reconstructor, settings.seed, False),
         *(settings.heldout, settings.uncertainty, reporter),
     )
@@ -67,7 +73,7 @@ def calibrate(settings: Reconstruct, job: Job) -> str:
     snapshot = load_snapshot(settings, choose_device(settings.device), settings.bands)
     snapshot_with_camera = find_camera_by_settings(snapshot, replace(settings, calibrate=True))
     assert snapshot_with_camera.camera.calibration is not None
-    return say_estimates(summarize_calibration(snapshot_with_camera.camera.calibration))
+    return format_estimates(summarize_calibration(snapshot_with_camera.camera.calibration))
 
 
 def save_result(cube_view: CubeView, folder: Path) -> str:
@@ -96,7 +102,7 @@ def save_result(cube_view: CubeView, folder: Path) -> str:
     try:
         write_results(
             *(folder, settings, result, dict(cube_view.numbers)),
-            more=lambda stage: write_config(stage, settings, options),
+            write_more=lambda stage: write_config(stage, settings, options),
         )
     except BaseException:
         # The name is free again after a failure. `rmdir` keeps a folder with files in it.

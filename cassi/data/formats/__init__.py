@@ -1,7 +1,8 @@
 """`Source`, which every reader of a file format yields, and functions that readers share.
 
-Readers run in the sandboxed reader (`cassi.data.worker`), which limits what a file can do. So they
-leave the file to the library of its format. They check only what that library accepts without an
+Readers run in the sandboxed reader (`cassi.data.reader_process`), which limits what a file can do.
+So they leave the file to the library of its format. They check only what that library accepts
+without an
 error: parts of the values that are missing, or that lie in other files.
 """
 

@@ -76,7 +76,7 @@ def read_array(
     Returns:
         The array, its axes in the order of "KCHW", and a description in values of JSON: `key`,
         `axes` and `shape` in the file, `wavelengths` (values and unit, or None), `remarks`,
-        `missing` (a message, or ""), `counts` and `full_scale` (see `cassi.data.io.Loaded`).
+        `missing` (a message, or ""), `counts` and `full_scale` (see `cassi.data.io.LoadedArray`).
 
     Raises:
         ValueError: the file is damaged, or it has no array or several arrays that fit.

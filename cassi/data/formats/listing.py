@@ -21,12 +21,12 @@ def list_folder(folder: Path, tree: Path | None = None) -> tuple[list[Path], dic
     with os.scandir(folder) as entries:  # entries know whether they are links, without a stat
         visible_entries = [entry for entry in entries if not entry.name.startswith(".")]
     visible_entries.sort(key=lambda entry: (entry.is_symlink(), entry.name))
-    return choose_links(
+    return leave_out_links(
         {Path(entry.path): entry.is_symlink() for entry in visible_entries}, tree or folder
     )
 
 
-def choose_links(entries: Mapping[Path, bool], tree: Path) -> tuple[list[Path], dict[Path, str]]:
+def leave_out_links(entries: Mapping[Path, bool], tree: Path) -> tuple[list[Path], dict[Path, str]]:
     """Leave out links that lead out of `tree`, or to a file that is already in the list.
 
     Args:
@@ -56,7 +56,7 @@ def choose_links(entries: Mapping[Path, bool], tree: Path) -> tuple[list[Path], 
     return list(kept_paths.values()), left_out
 
 
-def say_left_out(left_out: Mapping[Path, str]) -> str:
+def describe_left_out(left_out: Mapping[Path, str]) -> str:
     """Return a line that says how many files are left out, and why."""
     reasons = [f"{path.name} ({reason})" for path, reason in sorted(left_out.items())]
     ellipsis = ", …" if len(reasons) > _MAX_LISTED else ""

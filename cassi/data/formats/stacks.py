@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cassi.data import door
+from cassi.data import sandboxed_reader
 from cassi.data.formats import tiff
 from cassi.data.formats.parts import Stack
 from cassi.data.formats.zarr import create_zarr, open_plain_store
@@ -72,7 +72,7 @@ def open_stack(path: Path) -> tuple[Stack, tuple[float, ...] | None] | None:
             return None
         cube, stated_wavelengths = store
     elif suffix in (".tif", ".tiff"):
-        _, description = door.read("stack", path)
+        _, description = sandboxed_reader.read("stack", path)
         if description is None:
             return None
         bands, height, width = description["shape"]

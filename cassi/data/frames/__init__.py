@@ -75,18 +75,18 @@ _RULES: Rules = {
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedFrame:
     """The result of `Preprocessing.prepare`.
 
     Attributes:
         y: measurement `(B, K, H', W')`, finite.
-        bad: pixels that are left out, bool, shaped like y; None if there are none.
-        done: the corrections by step, and the number of pixels that are left out.
+        bad_pixels: pixels that are left out, bool, shaped like y; None if there are none.
+        corrections: the corrections by step, and the number of pixels that are left out.
     """
 
     y: Tensor
-    bad: Tensor | None
-    done: dict[str, Any]
+    bad_pixels: Tensor | None
+    corrections: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ class Preprocessing:
         y = scale · window((f − dark) / r) / F,  r = (flat − dark) / mean(flat − dark)
 
     F = 2^bits − 1 is the full scale, or 1 without `bits`. Bad and saturated pixels are left out:
-    they get values of their good neighbours, and `Prepared.bad` marks them. Files are read once,
-    when the object is made. A file of several frames is averaged.
+    they get values of their good neighbours, and `PreparedFrame.bad_pixels` marks them. Files are
+    read once, when the object is made. A file of several frames is averaged.
 
     Args:
         bits: bits of the sensor's converter. Frames are then counts from 0 to 2^bits − 1, also
@@ -153,7 +153,7 @@ class Preprocessing:
 
     def prepare(
         self, frame: Tensor, full_scale: float | None = None, name: str = "measurement"
-    ) -> Prepared:
+    ) -> PreparedFrame:
         """Correct a raw frame to a measurement, and find its bad pixels.
 
         Args:
@@ -210,14 +210,14 @@ class Preprocessing:
         if not bool(y.isfinite().all()) or not bool(y.any()):
             raise ValueError(f"scale: expected values within float32's range, got {self.scale!r}")
         corrections["bad_pixels"] = self._report_bad_pixels(left_out, lines, n_hot)
-        return Prepared(y, left_out if bool(left_out.any()) else None, corrections)
+        return PreparedFrame(y, left_out if bool(left_out.any()) else None, corrections)
 
     def _find_bad_pixels(
         self, frame: Tensor
     ) -> tuple[Tensor, Tensor | None, list[tuple[str, int]]]:
         """Return listed pixels, hot ones (None without a file to find them in), and dead lines."""
         size = tuple(frame.shape[-2:])
-        listed_pixels, hot_pixels = self.bad_in(size), self._find_hot_pixels(size)
+        listed_pixels, hot_pixels = self.listed_bad_pixels(size), self._find_hot_pixels(size)
         known_bad = listed_pixels if hot_pixels is None else listed_pixels | hot_pixels
         lines = [] if self.bad_pixels is None else find_dead_lines(frame, ~known_bad)
         if hot_pixels is not None:
@@ -227,7 +227,7 @@ class Preprocessing:
             hot_pixels = hot_pixels & ~_mask_lines(lines, size)
         return listed_pixels, hot_pixels, lines
 
-    def bad_in(self, size: Sequence[int]) -> Tensor:
+    def listed_bad_pixels(self, size: Sequence[int]) -> Tensor:
         """Return the pixels that `bad_pixels` names, bool `(H', W')`, of a frame of that size."""
         is_bad = torch.zeros(tuple(size), dtype=torch.bool)
         if "bad_pixels" in self._files:
@@ -477,7 +477,7 @@ class Preprocessing:
         return y[..., top : top + height, left : left + width].contiguous()
 
 
-def describe(corrections: Mapping[str, Any]) -> str:
+def describe_corrections(corrections: Mapping[str, Any]) -> str:
     """Return the corrections of a frame in one line; empty if there were none."""
     parts = []
     dark, flat = corrections["dark"], corrections["flat"]

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.grid import Camera, band_masks, initial_cube
+from cassi.models.camera_adapters import Camera, band_masks, initial_cube
 from cassi.models.layers import (
     Conv,
     LayerNorm,

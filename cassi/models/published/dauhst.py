@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.attention import WINDOW, attend, from_windows, to_windows
-from cassi.models.grid import (
+from cassi.models.camera_adapters import (
     Camera,
     CroppingCamera,
     column_offsets,
     mix_measurement,
-    moved_masks,
     roll_bands,
+    sheared_masks,
 )
 from cassi.models.layers import (
     Conv,
@@ -238,7 +238,7 @@ class DAUHST(UnrolledNetwork):
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         camera, algorithm = CroppingCamera(system), HQS()
-        initial = mix_measurement(self.fution, y, moved_masks(y, system), system, 2 / self.bands)
+        initial = mix_measurement(self.fution, y, sheared_masks(y, system), system, 2 / self.bands)
         alpha, beta = self.para_estimator(initial)
         state = algorithm.init(
             y, camera, roll_bands(initial, [-shift for shift in column_offsets(system)])

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from cassi.models.attention import WINDOW, attend, from_windows, to_windows
-from cassi.models.grid import (
+from cassi.models.camera_adapters import (
     Camera,
     ShearedCamera,
     column_offsets,
     mix_measurement,
-    moved_masks,
     on_sheared_cubes,
+    sheared_masks,
     unshear_bands,
 )
 from cassi.models.layers import (
@@ -197,7 +197,7 @@ class RecurrentSplitting(UnrolledNetwork):
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         shifts, width = column_offsets(system), system.mask.shape[-1]
-        masks, denoise = moved_masks(y, system), partial(self.compute, self.PP)
+        masks, denoise = sheared_masks(y, system), partial(self.compute, self.PP)
         prior = on_sheared_cubes(denoise, shifts, width, y.shape[-1])
         algorithm = HQS()
         previous = mix_measurement(self.fusion, y, masks, system)

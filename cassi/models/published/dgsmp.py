@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.grid import Camera, band_windows, initial_cube, sum_windows
+from cassi.models.camera_adapters import Camera, band_windows, initial_cube, sum_windows
 from cassi.models.layers import ConvPair, ResidualSequence, check_counts, pad_to_multiple
 from cassi.models.network import Network
 from cassi.models.registry import register_model

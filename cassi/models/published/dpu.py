@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.attention import WINDOW, apply_in_windows
-from cassi.models.grid import Camera, band_masks, band_windows, initial_cube
+from cassi.models.camera_adapters import Camera, band_masks, band_windows, initial_cube
 from cassi.models.layers import (
     CONV_3X3,
     HALVING_CONV,

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from cassi.models.grid import Camera, CroppingCamera, column_offsets, roll_bands
+from cassi.models.camera_adapters import Camera, CroppingCamera, column_offsets, roll_bands
 from cassi.models.layers import ConvPair, join_channels, named_sequence, pad_to_multiple, u_net
 from cassi.models.network import UnrolledNetwork
 from cassi.models.registry import register_model

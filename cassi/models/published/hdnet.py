@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from cassi.models.grid import Camera, initial_cube
+from cassi.models.camera_adapters import Camera, initial_cube
 from cassi.models.layers import ConvPair, ResidualSequence, check_counts
 from cassi.models.network import Network
 from cassi.models.registry import register_model

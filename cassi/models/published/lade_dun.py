@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.grid import (
+from cassi.models.camera_adapters import (
     Camera,
     ShearedCamera,
     column_offsets,
-    moved_masks,
     shear_bands,
+    sheared_masks,
     unshear_bands,
 )
 from cassi.models.layers import (
@@ -434,7 +434,7 @@ class LADEDUN(SharedStages):
         """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         scale, shifts, width = 2 / self.bands, column_offsets(system), system.mask.shape[-1]
         y = y * scale
-        masks = moved_masks(y, system)
+        masks = sheared_masks(y, system)
         light = masks.sum(1, keepdim=True)
         # Divide y among the bands by their masks. Where all masks are zero, so are the fractions.
         band_fraction = masks / light.masked_fill(light == 0, 1)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.grid import Camera, column_offsets, moved_masks, unshear_bands
+from cassi.models.camera_adapters import Camera, column_offsets, sheared_masks, unshear_bands
 from cassi.models.layers import check_counts, join_channels, named_sequence, pad_to_multiple, u_net
 from cassi.models.network import Network
 from cassi.models.registry import register_model
@@ -107,7 +107,7 @@ class LambdaNet(Network):
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
         height, width = y.shape[-2:]
-        masks = moved_masks(y, system).expand(len(y), -1, -1, -1)
+        masks = sheared_masks(y, system).expand(len(y), -1, -1, -1)
         first = self.conv_in(torch.cat((y * 2 / self.bands, masks), 1))
         first = pad_to_multiple(first, self.multiple, "mirror")
         # channels_last is faster on CPUs; on GPUs the caller decides.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from cassi.models.grid import Camera, camera_mask, initial_cube
+from cassi.models.camera_adapters import Camera, camera_mask, initial_cube
 from cassi.models.layers import (
     Conv,
     InstanceNorm,

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from cassi import ops
 from cassi.models.attention import WINDOW, attend, from_windows, to_windows
-from cassi.models.grid import Camera
+from cassi.models.camera_adapters import Camera
 from cassi.models.layers import GatedFeedForward, depthwise_conv, init_truncated_normal
 from cassi.models.published.dernn_lnlt import MULTIPLE, RecurrentSplitting, normed_blocks
 from cassi.models.registry import register_model

@@ -9,7 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.grid import Camera, band_masks, column_offsets, initial_cube, shear_bands
+from cassi.models.camera_adapters import (
+    Camera,
+    band_masks,
+    column_offsets,
+    initial_cube,
+    shear_bands,
+)
 from cassi.models.layers import (
     Conv,
     LayerNorm,

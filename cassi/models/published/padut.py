@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.attention import WINDOW, ChannelAttention, apply_in_windows
-from cassi.models.grid import (
+from cassi.models.camera_adapters import (
     Camera,
     CroppingCamera,
     column_offsets,
     mix_measurement,
-    moved_masks,
     roll_bands,
+    sheared_masks,
     unshear_bands,
 )
 from cassi.models.layers import (
@@ -253,7 +253,7 @@ class PADUT(UnrolledNetwork):
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         camera, algorithm = CroppingCamera(system), GAP(accelerated=False)
-        shifts, masks = column_offsets(system), moved_masks(y, system)
+        shifts, masks = column_offsets(system), sheared_masks(y, system)
         sheared_cube = mix_measurement(self.fution, y, masks, system, 2 / self.bands)
         state = algorithm.init(y, camera, roll_bands(sheared_cube, [-shift for shift in shifts]))
         first_denoiser = partial(

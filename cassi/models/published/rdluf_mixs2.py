@@ -9,7 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.attention import ChannelAttention
-from cassi.models.grid import Camera, ShearedCamera, column_offsets, moved_masks, roll_bands
+from cassi.models.camera_adapters import (
+    Camera,
+    ShearedCamera,
+    column_offsets,
+    roll_bands,
+    sheared_masks,
+)
 from cassi.models.layers import (
     CONV_3X3,
     ChannelsFirst,
@@ -350,7 +356,7 @@ class RDLUFMixS2(SharedStages):
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         scale, shifts = 2 / self.bands, column_offsets(system)
-        masks = moved_masks(y, system)
+        masks = sheared_masks(y, system)
         features: list[Features] = []
         sheared_cube = (y * scale).expand(-1, self.bands, -1, -1)
         x, last_descent, matrix = sheared_cube, None, masks

@@ -5,13 +5,13 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from cassi.models.grid import (
+from cassi.models.camera_adapters import (
     Camera,
     CroppingCamera,
     column_offsets,
     mix_measurement,
-    moved_masks,
     roll_bands,
+    sheared_masks,
 )
 from cassi.models.layers import (
     CONV_3X3,
@@ -179,7 +179,7 @@ class SAUNet(UnrolledNetwork):
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         camera = CroppingCamera(system)
-        initial = mix_measurement(self.fution, y, moved_masks(y, system), system, 2 / self.bands)
+        initial = mix_measurement(self.fution, y, sheared_masks(y, system), system, 2 / self.bands)
         alpha, beta = self.para_estimator(initial)
         x = roll_bands(initial, [-shift for shift in column_offsets(system)])
         dual: float | Tensor = 0.0

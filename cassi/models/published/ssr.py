@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.attention import WINDOW, apply_in_windows
-from cassi.models.grid import Camera, band_masks, initial_cube
+from cassi.models.camera_adapters import Camera, band_masks, initial_cube
 from cassi.models.layers import (
     Conv,
     InstanceNorm,

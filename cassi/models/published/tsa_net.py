@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.grid import Camera, band_masks, initial_cube
+from cassi.models.camera_adapters import Camera, band_masks, initial_cube
 from cassi.models.layers import check_counts, named_sequence, pad_to_multiple
 from cassi.models.network import Network
 from cassi.models.registry import register_model

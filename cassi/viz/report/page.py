@@ -39,7 +39,7 @@ def encode_scene(
     truth: Array | None,  # (C, H, W)
     metrics: Mapping[str, Mapping[str, float | None]],
     bars: Mapping[str, Array] | None = None,  # (C, H, W) each
-    fine: bool = False,
+    is_local: bool = False,
 ) -> bytes:
     """Packs one scene for ``make_report``: some 200 kB a cube of 256×256×28.
 
@@ -56,8 +56,9 @@ def encode_scene(
         bars: half width (C, H, W) of the interval around each value of a cube, for methods that
             have error bars. The page shades intervals around spectra, draws them as a map, and has
             a slider that hides uncertain pixels.
-        fine: for a page that stays on this machine, where size does not matter: average only cubes
-            of more than four million pixels, and never raise the quantization step to save bytes.
+        is_local: for a page that stays on this machine, where size does not matter: average only
+            cubes of more than four million pixels, and never raise the quantization step to save
+            bytes.
 
     Returns:
         JSON, UTF-8.
@@ -72,8 +73,8 @@ def encode_scene(
     reference = next(iter(arrays.values())) if true_cube is None else true_cube
     bands, height, width = reference.shape
     # With a byte for each value no cube is too large for the finest step.
-    bytes_per_pixel = float(bands) if fine else BYTES_PER_PIXEL
-    block = block_size(height, width, _MAX_FULL_PIXELS if fine else MAX_PIXELS)
+    bytes_per_pixel = float(bands) if is_local else BYTES_PER_PIXEL
+    block = block_size(height, width, _MAX_FULL_PIXELS if is_local else MAX_PIXELS)
     reduced_cube = shrink(reference, block)
     peak = float(np.abs(reduced_cube).max()) or 1.0
     reduced_truth = None if true_cube is None else reduced_cube

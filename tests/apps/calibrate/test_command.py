@@ -11,10 +11,10 @@ from cassi.apps import snapshot as way
 from cassi.apps.calibrate.results import camera_values
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Calibrate
-from cassi.camera.moved import moved_camera, unmoved
+from cassi.camera.displaced_camera import displaced_camera, no_displacement
 from cassi.evaluation import Twin
 from cassi.systems import SDCassi, TiltedCassi
-from cassi.systems.photographed import is_design
+from cassi.systems.mask_kind import is_design
 
 BANDS, HEIGHT, WIDTH = 6, 80, 80
 SHIFT, ROTATION, DISPERSION = (0.6, -0.4), 0.1, 0.03
@@ -214,7 +214,7 @@ def test_both_commands_find_one_camera(calibrate, reconstruct, results, bench, t
         files += ["measurement=raw.npy", "dark=0.1", f"wavelengths={nanometres}"]
     alone = calibrate(*files).ok()
     numbers = results("calibration.json")
-    saved = read_camera(tmp_path / "run" / "camera.yaml").system.plain
+    saved = read_camera(tmp_path / "run" / "camera.yaml").system.base_camera
     done = reconstruct(*files, "calibrate=true", "output.pictures=false").ok()
     found = results("metrics.json")["calibration"]
     same = ("estimates", "heldout_error", "dropped", "offsets", "dispersion_told")
@@ -227,7 +227,7 @@ def test_both_commands_find_one_camera(calibrate, reconstruct, results, bench, t
     assert table.count(", taken") == len(taken) > 0
     settings = compose_settings([*files, "calibrate=true", "output.progress=false"])
     snapshot = way.find_camera_by_settings(way.read(settings, way.make_recipe(settings)), settings)
-    used = snapshot.camera.system.plain
+    used = snapshot.camera.system.base_camera
     assert torch.equal(saved.mask, used.mask.clamp(0, 1))
     assert saved.offsets == pytest.approx(used.offsets, abs=1e-6)
     assert used.offsets == tuple(found["offsets"]["calibrated"])
@@ -270,7 +270,7 @@ def test_a_raw_frames_design_stays_one_as_it_is_moved(calibrate, bench, tmp_path
     settings = compose_settings([*files, "calibrate=true", "output.progress=false"])
     snapshot = way.read(settings, way.make_recipe(settings))
     snapshot = way.find_camera_by_settings(snapshot, settings)
-    assert snapshot.camera.system.plain.photographed is not design
+    assert snapshot.camera.system.base_camera.photographed is not design
     assert not is_design(snapshot.camera.system.mask)
     calibrate(*files, *QUICK).ok()
     written = (tmp_path / "run" / "camera.yaml").read_text()
@@ -279,7 +279,9 @@ def test_a_raw_frames_design_stays_one_as_it_is_moved(calibrate, bench, tmp_path
 
 def test_the_file_of_a_tilted_camera_is_read_back(tmp_path):
     nominal = SDCassi(torch.rand(20, 24), 3)
-    camera = moved_camera(nominal, unmoved() | {"across": 0.2, "along": -0.3, "tilt": 0.01})
+    camera = displaced_camera(
+        nominal, no_displacement() | {"across": 0.2, "along": -0.3, "tilt": 0.01}
+    )
     settings = compose_settings(kind=Calibrate)
     np.save(tmp_path / "mask.npy", camera.mask[0, 0].numpy())
     (tmp_path / "camera.yaml").write_text(json.dumps(camera_values(settings, camera, None, None)))

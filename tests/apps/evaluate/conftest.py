@@ -6,7 +6,7 @@ import torch
 
 import cassi
 from cassi.calibration import Calibration
-from cassi.camera.moved import moved_camera, unmoved
+from cassi.camera.displaced_camera import displaced_camera, no_displacement
 
 NANOMETRES = [450, 500, 550, 600, 650]
 
@@ -40,8 +40,8 @@ def finds(monkeypatch):
 
         def find(y, system, *_, **__):
             frames.append(y)
-            taken = unmoved() | values
-            return Calibration(moved_camera(system, taken), (), taken, 1.0, 0.5, None)
+            taken = no_displacement() | values
+            return Calibration(displaced_camera(system, taken), (), taken, 1.0, 0.5, None)
 
         monkeypatch.setattr("cassi.pipeline.calibrate.calibrate_on", find)
         return frames

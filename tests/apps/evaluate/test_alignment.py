@@ -14,7 +14,7 @@ from cassi.apps.settings import Evaluate
 from cassi.apps.snapshot import prepare
 from cassi.evaluation import Problem, Twin
 from cassi.methods import auto
-from cassi.pipeline.fit import Given, fit
+from cassi.pipeline.fit import FixedMethod, fit
 from cassi.pipeline.snapshot import Camera, Snapshot
 from cassi.systems import SDCassi
 
@@ -34,13 +34,16 @@ def test_rows_that_know_more_are_not_aligned(monkeypatch):
 
 
 def test_each_row_has_a_hash_of_what_it_knows():
-    told = {"auto": Given(auto())}, {"auto": "1"}, ["nominal", "told"]
+    told = {"auto": FixedMethod(auto())}, {"auto": "1"}, ["nominal", "told"]
     rows, hashes, views = make_rows(*told, align=True, guide=False)
     assert list(rows) == ["auto", "auto (told)"]
     assert views["auto"] == CameraView("nominal", align=True)
     other = make_rows(*told, align=False, guide=False)[1]
     assert len({*hashes.values(), *other.values(), "1"}) == 5
-    taken = {"auto": Given(auto()), "auto (told)": Given(auto())}, {"auto": "1", "auto (told)": "2"}
+    taken = (
+        {"auto": FixedMethod(auto()), "auto (told)": FixedMethod(auto())},
+        {"auto": "1", "auto (told)": "2"},
+    )
     with pytest.raises(ValueError, match=r"two rows are called 'auto \(told\)'"):
         make_rows(*taken, ["nominal", "told"], align=True, guide=False)
 
@@ -70,6 +73,6 @@ def test_a_raw_frame_has_the_camera_that_reconstruct_gives_it(tmp_path):
     found = CameraView()(problem).snapshot
     assert torch.equal(found.y, wanted.y)
     assert found.camera.grid == wanted.camera.grid is not None
-    assert found.camera.system.all_light
-    assert found.camera.system.plain.photographed
+    assert found.camera.system.is_broadband
+    assert found.camera.system.base_camera.photographed
     assert isinstance(fit(found, recipe)[1], type(method))

@@ -10,7 +10,7 @@ import torch
 
 import cassi
 from cassi.apps.evaluate.problems import CASES
-from cassi.camera.moved import moved_camera, unmoved
+from cassi.camera.displaced_camera import displaced_camera, no_displacement
 from cassi.data.synthetic.twin import Twin
 from cassi.evaluation.protocols import shares
 from scripts.docs import figures
@@ -144,10 +144,10 @@ def test_a_camera_is_given_the_coordinates_of_the_scene(axis, tilt):
         turned = 2.1 * math.tan(math.radians(tilt)) * (-1 if axis == -1 else 1)
         # As a calibration finds it: the mask on whole pixels, the scene displaced.
         whole = round(shift[along])
-        found = unmoved() | {"across": shift[across], "step": 0.1, "tilt": turned}
+        found = no_displacement() | {"across": shift[across], "step": 0.1, "tilt": turned}
         found |= {"along": whole, "bands": shift[along] - whole}
-        assert (moved_camera(nominal, found)(x) - twin.expose(x, nominal)).abs().max() > 0.01
-        same = moved_camera(nominal, found, pivot)
+        assert (displaced_camera(nominal, found)(x) - twin.expose(x, nominal)).abs().max() > 0.01
+        same = displaced_camera(nominal, found, pivot)
         torch.testing.assert_close(same(x), twin.expose(x, nominal), atol=2e-3, rtol=0)
 
 

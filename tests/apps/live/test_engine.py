@@ -13,9 +13,9 @@ import cassi
 from cassi.apps.live.command import make_settings, parse
 from cassi.apps.live.engine import ITERATION_LADDER, LiveReconstruction
 from cassi.apps.live.sources import Frame
-from cassi.apps.snapshot import make_recipe, prepare, recover
+from cassi.apps.snapshot import make_recipe, prepare, reconstruct_and_judge
 from cassi.data.bundled import bundled_path
-from cassi.data.day_store import Recording, prepare_store
+from cassi.data.day_store import FrameRecorder, prepare_store
 
 
 class Still:
@@ -90,7 +90,7 @@ def test_frames_are_reconstructed_skipped_dropped_and_recorded(camera, tmp_path)
     folder, words = camera
     said = []
     store = tmp_path / "day.zarr"
-    record = Recording(store)
+    record = FrameRecorder(store)
     live = LiveReconstruction(make_settings(parse(words)), Still(), record, said.append)
     live.reconstruct_newest([frame(folder, "y")])
     assert live.view.number == 1
@@ -129,7 +129,11 @@ def test_every_frame_has_the_cube_and_the_unit_of_cassi_reconstruct(camera, kind
     for name in ("bright", "dim"):
         live.reconstruct_newest([frame(folder, name)])
         settings = replace(live.settings, measurement=f"{folder}/{name}.npy")
-        alone = recover(*prepare(settings, make_recipe(settings)), 0, False).cube[0].numpy()
+        alone = (
+            reconstruct_and_judge(*prepare(settings, make_recipe(settings)), 0, False)
+            .cube[0]
+            .numpy()
+        )
         np.testing.assert_allclose(live.view.cube, alone, rtol=1e-4, atol=1e-5)
 
 
@@ -182,12 +186,12 @@ def test_a_second_recording_goes_on_after_the_first(camera, tmp_path):
     folder, words = camera
     settings = make_settings(parse(words))
     for _ in range(2):
-        record = Recording(tmp_path / "day.zarr")
+        record = FrameRecorder(tmp_path / "day.zarr")
         live = LiveReconstruction(settings, Still(), record, say=lambda line: None)
         live.reconstruct_newest([frame(folder, "y")])
         live.reconstruct_newest([frame(folder, "y")])
         with pytest.raises(ValueError, match="another command records into"):
-            Recording(tmp_path / "day.zarr")
+            FrameRecorder(tmp_path / "day.zarr")
         record.close()
     group = zarr.open_group(tmp_path / "day.zarr", mode="r")
     assert list(group["name"][:]) == ["000001 y", "000002 y", "000003 y", "000004 y"]
@@ -198,7 +202,7 @@ def test_a_store_without_frames_is_left_alone(tmp_path):
     pytest.importorskip("zarr")
     prepare_store(tmp_path / "day.zarr", ["a"], [0.0], (2, 3, 4), None)
     with pytest.raises(ValueError, match="keeps no frames"):
-        Recording(tmp_path / "day.zarr")
+        FrameRecorder(tmp_path / "day.zarr")
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(2, "gone", "in"), ZeroDivisionError("why")])

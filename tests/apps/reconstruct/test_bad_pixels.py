@@ -7,7 +7,7 @@ from scipy.io import savemat
 
 import cassi
 from cassi.data import io
-from cassi.models.inference import fill_in, prepare
+from cassi.models.inference import fill_bad_pixels, prepare
 
 QUIET = ("output.pictures=false", "output.progress=false")
 SHORT = ("solver.iterations=4", *QUIET)
@@ -143,6 +143,6 @@ def test_fill_in_is_exact_where_the_scene_is_even(camera):
     bad = torch.zeros(12, 21, dtype=torch.bool)
     bad[2:9, 4:12] = bad[0, :2] = True
     weighted = system.weighted(bad_pixels=bad)
-    filled = fill_in(torch.where(bad, torch.nan, y), weighted)
+    filled = fill_bad_pixels(torch.where(bad, torch.nan, y), weighted)
     torch.testing.assert_close(filled, y)
     assert torch.equal(filled[..., ~bad], y[..., ~bad])

@@ -76,7 +76,7 @@ def test_many_frames_from_two_workers_of_which_one_is_killed(start, tmp_path):
     options += ("processes=2", "align=false")
     process = start("reconstruct", *options)
     store = Store(tmp_path / "run" / ".done")
-    wait_until(lambda: len(store.all()) >= 20, process)
+    wait_until(lambda: len(store.read_all()) >= 20, process)
     os.kill(workers_of(process.pid)[0], signal.SIGKILL)
     _, err = process.communicate(timeout=280)
     assert process.returncode == 0, err

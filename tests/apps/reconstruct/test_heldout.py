@@ -46,8 +46,8 @@ def test_a_third_of_the_lines_and_none_of_the_pixels_withheld():
     asked = []
 
     def method(y, camera):
-        asked.append((tuple(y.shape), camera.good))
-        assert not y[~camera.good.expand_as(y)].any()
+        asked.append((tuple(y.shape), camera.is_good))
+        assert not y[~camera.is_good.expand_as(y)].any()
         return torch.full((len(y), *camera.cube_shape), 0.5)
 
     found = measure_heldout(y, system, Function(method), 0.2)

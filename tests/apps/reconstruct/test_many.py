@@ -34,7 +34,7 @@ def day(camera, write_day, tmp_path):
 
 
 def done(folder):
-    return Store(folder / ".done").all().keys()
+    return Store(folder / ".done").read_all().keys()
 
 
 def test_each_is_as_if_it_were_the_only_one(reconstruct, day, tmp_path):
@@ -239,7 +239,7 @@ def test_a_defect_says_where_it_is(reconstruct, day, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise ZeroDivisionError("half of nothing")
 
-    monkeypatch.setattr(together, "recover", fail)
+    monkeypatch.setattr(together, "reconstruct_and_judge", fail)
     outcome = reconstruct(*day)
     assert outcome.status == 1
     error = snapshots_in(tmp_path / "run")["a"]["error"]

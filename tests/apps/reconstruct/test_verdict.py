@@ -7,7 +7,7 @@ import torch
 import cassi
 from cassi.apps import snapshot as way
 from cassi.apps.reconstructors import compose_settings
-from cassi.models.pretrained import list_doubts
+from cassi.models.pretrained import list_differences_from_training
 from cassi.pipeline.judge import check_names
 from cassi.pipeline.snapshot import Camera, Snapshot
 from cassi.systems import SDCassi
@@ -72,9 +72,9 @@ def test_a_wrong_camera_of_many(reconstruct, files, results):
 
 def test_what_the_weights_have_not_seen(reconstruct, camera, results):
     known = cassi.SDCassi(uniform(32, 32), 10, step=2)
-    assert list_doubts(known, 0.01) == []
-    assert list_doubts(known, 0.2) == ["20% of noise (trained with up to 6%)"]
-    assert len(list_doubts(cassi.SDCassi(uniform(32, 32), 32, step=5), 0.0)) == 2
+    assert list_differences_from_training(known, 0.01) == []
+    assert list_differences_from_training(known, 0.2) == ["20% of noise (trained with up to 6%)"]
+    assert len(list_differences_from_training(cassi.SDCassi(uniform(32, 32), 32, step=5), 0.0)) == 2
     mask, y = uniform(32, 32, seed=1), uniform(32, 32 + 6 * 5, seed=2)
     for name, value in (("wide", mask), ("snapshot", y)):
         np.save(camera.mask.with_name(f"{name}.npy"), value.numpy())

@@ -6,7 +6,7 @@ import pytest
 from cassi.apps.view import uploads
 from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.uploads import Inbox, store_upload
-from cassi.checks import reading_only
+from cassi.checks import check_opened_files
 from cassi.data.bundled import bundled_path
 from cassi.data.io import load_cube, load_mask, write_cube
 
@@ -54,7 +54,7 @@ def test_every_file_is_checked_where_it_is_opened(folders):
     write_cube(outer / "a.hdr", np.ones((2, 4, 4)))
     (inner / "a.hdr").write_bytes((outer / "a.hdr").read_bytes())
     (inner / "a.img").symlink_to(outer / "a.img")
-    with reading_only(AllowedPaths([inner]).check_opened):
+    with check_opened_files(AllowedPaths([inner]).check_opened):
         assert load_mask(inner / "deep" / "a.npy").data.shape[-2:] == (4, 4)
         load_mask(bundled_path("mask.tif"))
         for path in (outer / "secret.npy", inner / "link.npy"):

@@ -131,7 +131,7 @@ def test_a_camera_is_drawn_and_calibrated(session, jobs, polls, monkeypatch):
         assert not camera.calibrate_button.disabled
         return said(camera.calibration_status)
 
-    monkeypatch.setattr(runs, "say_estimates", str)
+    monkeypatch.setattr(runs, "format_estimates", str)
     monkeypatch.setattr(runs, "summarize_calibration", str)
 
     def find(settings):

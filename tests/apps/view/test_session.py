@@ -18,7 +18,7 @@ from cassi.apps.view.jobs import Job, Jobs, StopJob, describe_error
 from cassi.apps.view.repeat import CONFIG_NAME, write_config
 from cassi.apps.view.session import Session
 from cassi.calibration import CameraCheck, Finding
-from cassi.checks import reading_only
+from cassi.checks import check_opened_files
 from cassi.data.io import read_cube
 
 SHORT = "solver.iterations=4"
@@ -129,7 +129,7 @@ def test_only_files_that_may_be_read(session, tmp_path):
         session.set_file("mask", outside)
     with pytest.raises(PermissionError, match="not below"):
         session.use_method(str(tmp_path / "model.safetensors"))
-    with reading_only(session.allowed_paths.check_opened):
+    with check_opened_files(session.allowed_paths.check_opened):
         for line in (f"camera={camera}", f"mask='{outside}'", f"dark='{outside}'"):
             session.set_further_options(line)
             with pytest.raises(PermissionError, match="not below"):

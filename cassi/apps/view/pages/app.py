@@ -36,7 +36,7 @@ class Application:
         reports: dict[str, bytes],
         inboxes: dict[str, Inbox],
     ) -> None:
-        links.guard(output)
+        links.guard_folders(output)
         self.output, self.reports, self.inboxes = output.resolve(), reports, inboxes
         self.allowed_paths = AllowedPaths([*folders, self.output])
         self.jobs = Jobs()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import panel as pn
 
-from cassi.apps.results import one_line, say_warnings
+from cassi.apps.results import format_result, format_warnings
 from cassi.apps.view.cubes import CubeView
 from cassi.apps.view.jobs import Job, Jobs, describe_error
 from cassi.apps.view.pages.parts import (
@@ -125,6 +125,6 @@ class RunSection:
         self.start_button.disabled, self.stop_button.disabled = False, True
 
     def _show_cube(self, cube_view: CubeView) -> None:
-        show_message(self.status, f"done: {one_line(dict(cube_view.numbers))}", "good")
-        show_message(self.warnings, say_warnings(cube_view.numbers), "warning")
+        show_message(self.status, f"done: {format_result(dict(cube_view.numbers))}", "good")
+        show_message(self.warnings, format_warnings(cube_view.numbers), "warning")
         self.on_cube(cube_view)

@@ -1,4 +1,4 @@
-"""The sandboxed reader: a process with few rights that reads files. `door.py` starts and asks it.
+"""The process of the sandboxed reader, with few rights; `sandboxed_reader.py` starts and asks it.
 
 It imports numpy and the library of the format, but no torch. Around each file it limits its own
 address space, memory, processor time, open files and written bytes, and it refuses to open other

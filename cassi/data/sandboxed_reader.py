@@ -1,4 +1,4 @@
-"""Start and ask the sandboxed reader: the process with few rights that opens files (`worker.py`).
+"""Start and ask the process with few rights that opens files, see `reader_process.py`.
 
 The process starts with the first file and serves all later ones. If it exceeds a limit it ends, and
 the next file starts a new one.
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from cassi.checks import check_readable
-from cassi.data.worker import send
+from cassi.data.reader_process import send
 
 LIMIT_VARIABLE = "CASSI_READ_MB"
 """Environment variable with the memory, in MB, that reading one file may take. The limit of time
@@ -41,7 +41,7 @@ sys.path += [folder for folder in sys.argv[3:] if folder not in sys.path]
 for name in ("cassi", "cassi.data"):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [root + name[5:].replace(".", "/")]
-from cassi.data.worker import serve
+from cassi.data.reader_process import serve
 serve(descriptor)
 """
 _ONE_THREAD = dict.fromkeys(
@@ -90,7 +90,7 @@ def stop() -> None:
         _reader.stop(patience=2.0)
 
 
-def process_number() -> int | None:
+def process_id() -> int | None:
     """Return the process id, or None if the process does not run."""
     return None if _reader.process is None else _reader.process.pid
 

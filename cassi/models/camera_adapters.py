@@ -30,7 +30,7 @@ class HasShapes(Protocol):
         """(K, H', W')."""
 
 
-def shaped(system: LinearSystem) -> HasShapes:
+def require_shapes(system: LinearSystem) -> HasShapes:
     """Return the camera if it has `cube_shape`; raise a TypeError otherwise."""
     if not isinstance(system, HasShapes):
         raise TypeError(f"expected a camera with cube_shape, got {type(system).__name__}")
@@ -237,7 +237,7 @@ def band_masks(y: Tensor, system: Camera) -> Tensor:
     return mask.expand(-1, system.bands, -1, -1)
 
 
-def moved_masks(y: Tensor, system: Camera) -> Tensor:
+def sheared_masks(y: Tensor, system: Camera) -> Tensor:
     """Return the sheared masks, each band at its detector columns: `(1|B, C, H, W')`."""
     return shear_bands(
         band_masks(y, system), column_offsets(system), y.shape[-1] - system.mask.shape[-1]
@@ -300,7 +300,7 @@ def on_sheared_cubes(
 def mix_measurement(
     layer: nn.Conv2d, y: Tensor, masks: Tensor, system: Camera, scale: float = 1.0
 ) -> Tensor:
-    """Mix y and the masks of `moved_masks` into a sheared cube `(B, C, H, W')`.
+    """Mix y and the masks of `sheared_masks` into a sheared cube `(B, C, H, W')`.
 
     The result is that of a 1×1 convolution of 2C channels: the C windows of scale·y at the columns
     of their bands, and the C sheared masks.

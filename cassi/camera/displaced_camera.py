@@ -13,7 +13,7 @@ from cassi.camera.displacement import (
 from cassi.systems import SDCassi, TiltedCassi
 
 
-def moved_camera(
+def displaced_camera(
     system: SDCassi, values: dict[str, float], pivot: float | None = None
 ) -> SDCassi | TiltedCassi:
     r"""Return a camera with mask and bands displaced, on the same detector.
@@ -82,12 +82,12 @@ def placed_camera(
             tolerance=1e-3,
             iterations=10,
         )
-        return system.tell(camera)
+        return system.copy_metadata_to(camera)
     if mask is system.mask and tuple(offsets) == tuple(system.offsets):
         return system
-    return system.like(mask=mask, offsets=offsets)
+    return system.replace(mask=mask, offsets=offsets)
 
 
-def unmoved() -> dict[str, float]:
+def no_displacement() -> dict[str, float]:
     """Return the values of a camera whose mask and bands are not displaced."""
     return dict.fromkeys((*DISPLACEMENTS, *ALONG_DISPERSION), 0.0) | dict.fromkeys(BLURS, 0.0)

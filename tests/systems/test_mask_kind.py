@@ -3,9 +3,9 @@
 import torch
 from torch.nn.functional import avg_pool2d, pad
 
-from cassi.camera.moved import placed_camera
+from cassi.camera.displaced_camera import placed_camera
 from cassi.systems import SDCassi, Weighted
-from cassi.systems.photographed import has_two_levels, is_design
+from cassi.systems.mask_kind import has_two_levels, is_design
 
 PLACES = [1.0, 2.5, 4.25, 5.75]
 
@@ -24,14 +24,14 @@ def test_it_measures_what_a_sensor_sees():
     y = avg_pool2d(light[None, None], (1, 4))
     camera = SDCassi(avg_pool2d(fine[None], (1, 4)), 4, offsets=PLACES, detector=66)
     x = avg_pool2d(scene[None], (1, 4))
-    linear, sharp = ((y - each(x)).norm() for each in (camera, camera.like(photographed=True)))
+    linear, sharp = ((y - each(x)).norm() for each in (camera, camera.replace(photographed=True)))
     assert sharp < 0.9 * linear
 
 
 def test_on_whole_pixels_it_is_the_plain_camera():
     mask, x = grey(2, 1, 5, 6).double() + 0.1, grey(1, 3, 5, 6).double()
     camera = SDCassi(mask, 3, offsets=[0, 1, 3])
-    same = camera.like(photographed=True)
+    same = camera.replace(photographed=True)
     assert torch.equal(same(x), camera(x))
     assert torch.equal(same.pinv(camera(x)), camera.pinv(camera(x)))
 
@@ -71,11 +71,11 @@ def test_designs_averaged_over_pixels_have_two_levels():
 def test_a_camera_moved_or_cut_keeps_what_is_known_of_it():
     bad = torch.zeros(5, 12).index_fill_(1, torch.tensor(3), 1)
     camera = SDCassi(grey(5, 6), 4, offsets=PLACES, photographed=True)
-    camera.all_light = True
+    camera.is_broadband = True
     moved = placed_camera(camera, camera.mask, [0.5, 2, 3, 5])
     other = camera.weighted(bad_pixels=bad).around(moved)
     assert isinstance(other, Weighted)
-    assert not other.good[..., 3].any()
+    assert not other.is_good[..., 3].any()
     assert moved.photographed
-    assert moved.all_light
+    assert moved.is_broadband
     assert other.part(1, 3).system.photographed

@@ -11,7 +11,7 @@ from torch import Tensor
 from cassi.training.tensors import read_tensors, write_tensors
 
 
-class Starts:
+class FirstCubeCache:
     """Stores first cubes and noise levels in files of a folder, in half precision.
 
     A network that begins with many iterations of a solver spends most of a training step on them.

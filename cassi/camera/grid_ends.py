@@ -12,7 +12,7 @@ from torch import Tensor
 from cassi.camera.evidence import Evidence, Optics, spectra_moment
 from cassi.systems import SDCassi
 from cassi.systems.base import System
-from cassi.systems.grid import Grid, has_grid
+from cassi.systems.grid import SpectralGrid, has_grid
 
 MARGINS_PIXELS = (0, 1, 2, 4, 6)
 """Widths of light beyond the outermost bands that are compared, pixels."""
@@ -22,7 +22,7 @@ PITCH_PIXELS = 1.0
 
 
 @torch.no_grad()
-def find_grid(y: Tensor, system: System) -> Grid | None:
+def find_grid(y: Tensor, system: System) -> SpectralGrid | None:
     """Return the spectral grid on which the cube of a measurement is computed.
 
     It reaches from the first to the last band, and beyond them by the margin under which the frame
@@ -34,9 +34,11 @@ def find_grid(y: Tensor, system: System) -> Grid | None:
     """
     if not has_grid(system):
         return None
-    camera = system.plain
+    camera = system.base_camera
     assert isinstance(camera, SDCassi)
-    grids = [Grid.over(camera.offsets, PITCH_PIXELS, margin) for margin in MARGINS_PIXELS]
+    grids = [
+        SpectralGrid.from_bands(camera.offsets, PITCH_PIXELS, margin) for margin in MARGINS_PIXELS
+    ]
     try:
         evidence = Evidence(y, camera, system.good_pixels)
     except ValueError:

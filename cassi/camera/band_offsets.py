@@ -49,21 +49,21 @@ class Observation(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Names:
+class BandOffsets:
     """Offsets of bands.
 
     Attributes:
         offsets: pixels, `(C,)`.
         errors: standard errors, pixels, `(C,)`.
-        told: which ends of the light were visible: "ends", "one end", or "" for none.
+        visible_ends: which ends of the light were visible: "ends", "one end", or "" for none.
     """
 
     offsets: tuple[float, ...]
     errors: tuple[float, ...]
-    told: str
+    visible_ends: str
 
 
-def name_bands(offsets: Tensor, light: Tensor, nominal: Sequence[float]) -> Names:
+def estimate_offsets(offsets: Tensor, light: Tensor, nominal: Sequence[float]) -> BandOffsets:
     """Estimate the offsets of the bands from the light along the dispersion.
 
     Args:
@@ -76,7 +76,7 @@ def name_bands(offsets: Tensor, light: Tensor, nominal: Sequence[float]) -> Name
     ends = find_ends(positions, power, nominal_offsets)
     fitted_offsets, errors = _fit_offsets(nominal_offsets, ends)
     visible_ends = ("", "one end", "ends")[len(ends)]
-    return Names(tuple(fitted_offsets.tolist()), tuple(errors.tolist()), visible_ends)
+    return BandOffsets(tuple(fitted_offsets.tolist()), tuple(errors.tolist()), visible_ends)
 
 
 def find_ends(positions: np.ndarray, power: np.ndarray, nominal: np.ndarray) -> list[Observation]:

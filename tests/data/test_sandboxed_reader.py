@@ -12,7 +12,7 @@ import pytest
 import tifffile
 import torch
 
-from cassi.data import door, io, worker
+from cassi.data import io, reader_process, sandboxed_reader
 from cassi.data.scenes import find_scenes
 
 
@@ -26,13 +26,13 @@ def cube_file(tmp_path):
 @pytest.fixture
 def own_reader():
     """The process is this test's, which kills it: what coverage saw in the one before is kept."""
-    door.stop()
+    sandboxed_reader.stop()
     yield
-    door.stop()
+    sandboxed_reader.stop()
 
 
 def pid():
-    return door._reader.process.pid
+    return sandboxed_reader._reader.process.pid
 
 
 def test_one_process_serves_all_files_of_all_threads(cube_file):
@@ -66,7 +66,7 @@ def test_a_copy_of_the_process_has_a_reader_of_its_own(cube_file):
     if child == 0:
         try:
             right = torch.equal(io.read_cube(path)[0], cube) and pid() != mine
-            door.stop()
+            sandboxed_reader.stop()
             os._exit(0 if right else 1)
         finally:
             os._exit(2)
@@ -78,12 +78,12 @@ def test_a_copy_of_the_process_has_a_reader_of_its_own(cube_file):
 def test_the_limit_is_the_users(tmp_path, monkeypatch, own_reader):
     path = tmp_path / "a.npz"
     np.savez_compressed(path, cube=np.zeros((3, 2000, 2000), "f4"))
-    monkeypatch.setenv(door.LIMIT_VARIABLE, "30")
+    monkeypatch.setenv(sandboxed_reader.LIMIT_VARIABLE, "30")
     with pytest.raises(ValueError, match=r"a\.npz: reading it takes more than 30 MB; .*=60"):
         io.read_cube(path)
-    monkeypatch.setenv(door.LIMIT_VARIABLE, "400")
+    monkeypatch.setenv(sandboxed_reader.LIMIT_VARIABLE, "400")
     assert io.read_cube(path).shape == (1, 3, 2000, 2000)
-    monkeypatch.setenv(door.LIMIT_VARIABLE, "many")
+    monkeypatch.setenv(sandboxed_reader.LIMIT_VARIABLE, "many")
     with pytest.raises(ValueError, match=r"CASSI_READ_MB: expected a whole number of MB"):
         io.read_cube(path)
 
@@ -91,7 +91,7 @@ def test_the_limit_is_the_users(tmp_path, monkeypatch, own_reader):
 def test_the_machine_keeps_a_part_of_its_memory(tmp_path, monkeypatch, own_reader):
     """Whatever limit the file's size or the user allows."""
     np.savez_compressed(tmp_path / "a.npz", cube=np.zeros((20, 2000, 2000)))
-    monkeypatch.setenv(door.LIMIT_VARIABLE, "3000")
+    monkeypatch.setenv(sandboxed_reader.LIMIT_VARIABLE, "3000")
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "700")  # of which the array would take 610
     with pytest.raises(ValueError, match=r"more than the 550 MB that this machine has for it$"):
         io.read_cube(tmp_path / "a.npz")
@@ -141,8 +141,10 @@ from cassi.data import worker
 kill = lambda number: os.kill(os.getpid(), number)
 worker.CALLS["array"] = lambda path, **_: {doing}
 serve("""
-    monkeypatch.setattr(door, "_PROGRAM", door._PROGRAM.replace("\nserve(", program_end))
-    monkeypatch.setattr(door, "_MAX_ELAPSED_RATIO", 0.01 if "sleep" in doing else 1.5)
+    monkeypatch.setattr(
+        sandboxed_reader, "_PROGRAM", sandboxed_reader._PROGRAM.replace("\nserve(", program_end)
+    )
+    monkeypatch.setattr(sandboxed_reader, "_MAX_ELAPSED_RATIO", 0.01 if "sleep" in doing else 1.5)
     with pytest.raises(kind, match=message):
         io.read_cube(cube_file[0])
 
@@ -157,19 +159,21 @@ def test_want_of_memory_is_told_from_damage():
     wrapped_error = ValueError("cannot read a.tif")
     wrapped_error.__cause__ = MemoryError()
     for error in (MemoryError(), wrapped_error, RuntimeError("can't start new thread")):
-        assert worker.describe(error) == {"error": "memory"}
-    assert worker.describe(ValueError("cut short"))["error"] == "ValueError"
+        assert reader_process.describe(error) == {"error": "memory"}
+    assert reader_process.describe(ValueError("cut short"))["error"] == "ValueError"
 
 
 def test_what_may_be_opened_while_a_file_is_read(tmp_path, monkeypatch):
     """The file and the other one of its pair, what Python imports, and nothing to write to."""
     # As of a script that lies there.
-    monkeypatch.setattr(worker, "_LIBRARY_FOLDERS", {str(tmp_path), sys.prefix})
+    monkeypatch.setattr(reader_process, "_LIBRARY_FOLDERS", {str(tmp_path), sys.prefix})
 
     def ask(name, flags=os.O_RDONLY, event="open"):
-        worker._audit(event, (name if isinstance(name, int) else str(tmp_path / name), "r", flags))
+        reader_process._audit(
+            event, (name if isinstance(name, int) else str(tmp_path / name), "r", flags)
+        )
 
-    with worker._allow_only(tmp_path / "a.hdr"):
+    with reader_process._allow_only(tmp_path / "a.hdr"):
         for name in ("a.hdr", "a.img", "mine.py", f"{sys.prefix}/a.json", 3):
             ask(name)
         ask("b.img", event="import")
@@ -183,6 +187,9 @@ def test_what_may_be_opened_while_a_file_is_read(tmp_path, monkeypatch):
                 ask(name, flags)
         with pytest.raises(PermissionError, match=r"os\.remove while a file is read"):
             ask("a.hdr", event="os.remove")
-    with worker._allow_only(tmp_path / "a.tif"), pytest.raises(PermissionError, match="alone"):
+    with (
+        reader_process._allow_only(tmp_path / "a.tif"),
+        pytest.raises(PermissionError, match="alone"),
+    ):
         ask("a.img")
     ask("b.img", os.O_WRONLY)
