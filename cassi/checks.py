@@ -14,6 +14,7 @@ import math
 import opcode
 import os
 import stat
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
@@ -305,3 +306,9 @@ def clipped_level(values: Tensor) -> float | None:
         return None
     next_values = values.topk(min(2 * n_clipped, len(values))).values[n_clipped:]
     return maximum.item() if len(next_values.unique()) >= MIN_LEVELS_BELOW_CLIP else None
+
+
+def warn_of_old_name(old: str, new: str) -> None:
+    """Warn that an argument or setting has another name now; the old one works until 1.1."""
+    # The third frame is the line of the user: this function, its caller, and who called that.
+    warnings.warn(f"{old} is named {new} now; version 1.1 refuses it", FutureWarning, stacklevel=3)

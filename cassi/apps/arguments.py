@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from cassi.checks import warn_of_old_name
 from cassi.config import verbatim
 
 # Flags whose value may be the next word.
@@ -22,6 +23,8 @@ HYDRA_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpa
 FILE_SUFFIX = ".safetensors"
 """Suffix of a network that a training exported."""
 QUOTES = ("'", '"')
+OLD_KEYS = {"photographed": "measured_mask"}
+"""Old and new names of settings, also in the file of a camera. An old name warns until 1.1."""
 # Values that every system has; others may be new in the node of a system.
 _GEOMETRY_KEYS = ("bands", "step", "axis", "offsets", "detector")
 
@@ -77,13 +80,21 @@ def spell(options: Iterable[str]) -> list[str]:
     - Values inside of `system.offsets` and `monochromatic`, and with `camera=FILE` also those of
       the system and the noise, get a `++`.
     """
-    options = list(options)
+    options = [_rename_key(option) for option in options]
     # Hydra refuses a key that the config does not have. These keys depend on the class of a curve,
     # or on the file of the camera, which Hydra does not read; `++` allows them.
     open_prefixes = ["system.offsets.", "monochromatic."]
     if any(option.startswith("camera=") for option in options):
         open_prefixes += ["system.", "noise."]
     return [argument for option in options for argument in _spell(option, tuple(open_prefixes))]
+
+
+def _rename_key(option: str) -> str:
+    key, equals, value = option.partition("=")
+    if not equals or key not in OLD_KEYS:
+        return option
+    warn_of_old_name(key, OLD_KEYS[key])
+    return f"{OLD_KEYS[key]}={value}"
 
 
 def _spell(option: str, open_prefixes: tuple[str, ...]) -> list[str]:

@@ -71,7 +71,7 @@ def load_snapshot(
     system, notes = camera.system, [*files.notes, *camera.notes]
     if frame is not None and measurement_file is not None:
         system = adapt_camera_to_frame(
-            system, camera.mask, frame.corrections, settings.light, settings.photographed
+            system, camera.mask, frame.corrections, settings.light, settings.measured_mask
         )
         full_scale = measurement_file.full_scale
         notes += _describe_frame(settings, chain, frame, full_scale, system, camera.mask)
@@ -163,7 +163,7 @@ def adapt_camera_to_frame(
     mask: Tensor,
     corrections: Json | None,
     light: str = "auto",
-    photograph_setting: bool | str = "auto",
+    mask_setting: bool | str = "auto",
 ) -> System:
     """Return the camera of a frame, with the light of the scene and the kind of its mask.
 
@@ -172,11 +172,11 @@ def adapt_camera_to_frame(
         mask: as it was read.
         corrections: of the frame, by step.
         light: "all", "lines", or "auto", which means all wavelengths for a raw frame.
-        photograph_setting: see `is_photograph`.
+        mask_setting: see `is_measured_mask`.
     """
-    is_photo = is_photograph(photograph_setting, corrections, mask)
-    if type(system) is SDCassi and (is_photo or is_raw(corrections)):
-        system = system.replace(photographed=is_photo)
+    is_measured = is_measured_mask(mask_setting, corrections, mask)
+    if type(system) is SDCassi and (is_measured or is_raw(corrections)):
+        system = system.replace(measured_mask=is_measured)
     system.is_broadband = light == "all" or (light == "auto" and is_raw(corrections))
     return system
 
@@ -203,14 +203,14 @@ def _wavelengths_error(
     return None if prism_distances is None else tuple(distance / 2 for distance in prism_distances)
 
 
-def is_photograph(photograph_setting: bool | str, corrections: Json | None, mask: Tensor) -> bool:
+def is_measured_mask(mask_setting: bool | str, corrections: Json | None, mask: Tensor) -> bool:
     """Tell whether a mask, as it was read, counts as measured by the sensor.
 
-    The setting `photographed` decides. If it is "auto", the grey mask of a raw frame counts as
+    The setting `measured_mask` decides. If it is "auto", the grey mask of a raw frame counts as
     measured, and a mask of two values as a design.
     """
-    if photograph_setting != "auto":
-        return bool(photograph_setting)
+    if mask_setting != "auto":
+        return bool(mask_setting)
     return is_raw(corrections) and not is_design(mask)
 
 
@@ -218,29 +218,29 @@ def _describe_mask(
     settings: Snapshots, system: System, mask: Tensor, corrections: Json | None
 ) -> list[str]:
     """Return a note on the kind of a mask, if its bands fall between pixels."""
-    is_photo = is_photograph(settings.photographed, corrections, mask)
-    if type(system) is not SDCassi or not (is_photo or is_raw(corrections)):
+    is_measured = is_measured_mask(settings.measured_mask, corrections, mask)
+    if type(system) is not SDCassi or not (is_measured or is_raw(corrections)):
         return []
     if all(offset.is_integer() for offset in system.offsets):
         return []
-    if is_photo and not is_design(mask) and has_two_levels(mask):
+    if is_measured and not is_design(mask) and has_two_levels(mask):
         text = (
-            "grey with two levels, which looks like a design averaged over pixels; taken as a "
-            "photograph, which is averaged likewise: bands between pixels keep its contrast. "
-            "photographed=false interpolates it linearly; compare both by heldout=0.05"
+            "grey with two levels, which looks like a design averaged over pixels; taken as "
+            "measured by this sensor, which averages likewise: bands between pixels keep its "
+            "contrast. measured_mask=false interpolates it linearly; compare both by heldout=0.05"
         )
-    elif is_photo:
+    elif is_measured:
         text = (
-            "taken as a photograph, bands between pixels keep its contrast; if it is a design "
-            "that was not averaged over pixels, set photographed=false"
+            "taken as measured by this sensor, bands between pixels keep its contrast; if it is a "
+            "design that was not averaged over pixels, set measured_mask=false"
         )
     elif is_design(mask):
         text = (
-            "taken as a design, as it has two values; if this sensor photographed it, set "
-            "photographed=true"
+            "taken as a design, as it has two values; if this sensor measured it, set "
+            "measured_mask=true"
         )
     else:
-        text = "taken as a design, as photographed=false says"
+        text = "taken as a design, as measured_mask=false says"
     return [f"mask: {text}"]
 
 

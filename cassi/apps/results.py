@@ -20,6 +20,7 @@ from cassi.apps.printing import color_label
 from cassi.apps.settings import Output
 from cassi.calibration.findings import CameraCheck
 from cassi.calibration.response import describe
+from cassi.camera.band_offsets import BandOffsets
 from cassi.camera.displacement import LIGHT_PARAMETERS, PARAMETERS, PRINTED_PARAMETERS
 from cassi.data.formats.cells import Json, plain_cell, strict
 from cassi.data.wavelengths import interpolate_spectra
@@ -395,6 +396,12 @@ def format_result(results: Json) -> str:
     return text
 
 
+def _describe_offsets(offsets: BandOffsets | None) -> dict[str, Any] | None:
+    if offsets is None:
+        return None
+    return {"offsets": offsets.offsets, "errors": offsets.errors, "told": offsets.visible_ends}
+
+
 def summarize_calibration(camera_calibration: CalibrationRun) -> Json:
     """Return the numbers of a calibration, as they are in a JSON file."""
     calibration = camera_calibration.calibration
@@ -411,7 +418,7 @@ def summarize_calibration(camera_calibration: CalibrationRun) -> Json:
         "light": {
             "offsets": calibration.place.offsets.tolist(),
             "power": calibration.place.light.tolist(),
-            "bands": None if calibration.names is None else asdict(calibration.names),
+            "bands": _describe_offsets(calibration.names),
         },
         # Nuisance parameters are fitted, but no mask has them, so the camera does not take them.
         # The tilt is taken where the frame shows the dispersion.

@@ -127,14 +127,10 @@ def describe(
                     pixels=math.radians(reach),
                 ),
             ]
-    rotation = sign * values["rotation"] + 0.0
-    estimates.append(
-        _value("rotation", "rotation (degrees)", rotation, errors["rotation"], pixels=radians_scale)
-    )
-    magnification, error = 1 + values["magnification"], errors["magnification"]
-    estimates.append(
-        _value("magnification", "magnification", magnification, error, 1.0, half_diagonal)
-    )
+    rotation, error = sign * values["rotation"] + 0.0, errors["rotation"]
+    estimates.append(_value("rotation", "rotation (degrees)", rotation, error, 0.0, radians_scale))
+    scale, error = 1 + values["magnification"], errors["magnification"]
+    estimates.append(_value("magnification", "magnification", scale, error, 1.0, half_diagonal))
     # The fit has the variance of the blur. Its error gives that of the standard deviation to first
     # order; at a blur of 0 there is no first order, and the root of the error takes its place.
     blur = max(values["blur"], 0.0) ** 0.5

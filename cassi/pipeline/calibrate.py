@@ -154,7 +154,7 @@ def _refine_by_known_light(
     camera = calibration.system
     assert isinstance(camera, SDCassi | TiltedCassi)
     units = [unit_of(frame.y) for frame in light_frames]
-    shift = sharp_taps if nominal.photographed else Frame.shift
+    shift = sharp_taps if nominal.measured_mask else Frame.shift
     frames = [
         replace(frame, y=frame.y / unit, shift=shift)
         for frame, unit in zip(light_frames, units, strict=True)

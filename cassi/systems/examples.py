@@ -75,16 +75,16 @@ EXAMPLES: dict[str, Callable[[], System]] = {
     "wide_two_shots": lambda: SDCassi(
         _bright_mask(2, 1, 4, 9), bands=6, offsets=[-2, -1, 0, 1, 2, 3], detector=9, band_width=2
     ),
-    "photographed": lambda: SDCassi(
-        _grey_mask(5, 7), 4, offsets=[0.0, 1.3, 2.9, 4.25], photographed=True
+    "measured_mask": lambda: SDCassi(
+        _grey_mask(5, 7), 4, offsets=[0.0, 1.3, 2.9, 4.25], measured_mask=True
     ),
-    "photographed_rows": lambda: SDCassi(
+    "measured_mask_rows": lambda: SDCassi(
         _grey_mask(3, 4, 9, 5),
         4,
         axis=-2,
         offsets=[1.8, 1.1, 0.7, -0.25],
         detector=10,
-        photographed=True,
+        measured_mask=True,
     ),
     "dd": lambda: DDCassi(_grey_mask(5, 15), bands=5, step=2, width=7),
     "dd_repeated": lambda: DDCassi(_grey_mask(5, 7), bands=4, step=-3),

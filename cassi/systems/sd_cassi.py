@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cassi import ops
-from cassi.checks import is_number
+from cassi.checks import is_number, warn_of_old_name
 from cassi.ops._checks import canonical_mask, check_bands
 from cassi.ops._recording import is_tracked, is_wrapped
 from cassi.systems.arguments import (
@@ -37,7 +37,8 @@ class SDCassiOptions(TypedDict, total=False):
     offsets: Sequence[float] | Tensor | None
     detector: int | None
     band_width: float
-    photographed: bool
+    measured_mask: bool
+    photographed: bool | None
 
 
 class SDCassi(CodedSystem):
@@ -58,7 +59,7 @@ class SDCassi(CodedSystem):
     light of a continuous spectrum that is known b pixels apart and linear between. It is sampled at
     pixels and has the sum 1.
 
-    A mask that the sensor photographed is averaged over pixels already. Linear interpolation would
+    A mask that the sensor measured is averaged over pixels already. Linear interpolation would
     average it once more, with too little contrast. So such a mask codes bands after they are
     spread, and is moved with sharper taps, see `cassi.systems.taps.sharp_codes`:
 
@@ -78,8 +79,9 @@ class SDCassi(CodedSystem):
         detector: pixels of the detector along the axis; W' = W + ⌈max o(c)⌉ by default. Offsets
             count from its first pixel, and light beside it is lost.
         band_width: b, pixels, 1 to 100.
-        photographed: True: the sensor that takes the snapshots measured the mask. False: it is a
+        measured_mask: True: the sensor that takes the snapshots measured the mask. False: it is a
             design mask. The two differ for bands of one pixel width that fall between pixels.
+        photographed: the old name of `measured_mask`; it warns.
 
     Attributes:
         offsets: o(c), a tuple of numbers, pixels.
@@ -125,9 +127,13 @@ class SDCassi(CodedSystem):
         detector: int | None = None,
         *,
         band_width: float = 1.0,
-        photographed: bool = False,
+        measured_mask: bool = False,
+        photographed: bool | None = None,
     ) -> None:
         super().__init__()
+        if photographed is not None:
+            warn_of_old_name("photographed", "measured_mask")
+            measured_mask = photographed
         check_axis(axis)
         if not (is_number(band_width) and 1 <= band_width <= _MAX_BAND_WIDTH_PIXELS):
             raise ValueError(
@@ -139,7 +145,7 @@ class SDCassi(CodedSystem):
         is_wide = band_width > 1
         if offsets is None and (detector is not None or isinstance(step, float) or is_wide):
             offsets = spaced_offsets(bands, step)
-        self.band_width, self.photographed = float(band_width), photographed
+        self.band_width, self.measured_mask = float(band_width), measured_mask
         self.bands, self.step, self.axis = bands, round(step), axis
         _register(self, "mask", as_mask(mask), mask)
         width = self.mask.shape[axis]
@@ -167,6 +173,12 @@ class SDCassi(CodedSystem):
         return -3 - self.axis
 
     @property
+    def photographed(self) -> bool:
+        """The old name of `measured_mask`."""
+        warn_of_old_name("photographed", "measured_mask")
+        return self.measured_mask
+
+    @property
     def codes_frames(self) -> bool:
         """Whether the bands may be frames of a video: each has its own mask, and none moves."""
         return self.mask.shape[-3] > 1 and not any(self.offsets) and self.band_width == 1
@@ -185,7 +197,7 @@ class SDCassi(CodedSystem):
             changes: arguments of the camera by name. With a step the detector follows the mask.
         """
         arguments: dict[str, Any] = {"mask": self.mask, "bands": self.bands, "axis": self.axis}
-        arguments |= {"band_width": self.band_width, "photographed": self.photographed}
+        arguments |= {"band_width": self.band_width, "measured_mask": self.measured_mask}
         if self.shifts is None and not changes.keys() & {"offsets", "detector"}:
             arguments["step"] = self.step
         else:
@@ -304,7 +316,7 @@ class SDCassi(CodedSystem):
             return
         self._offsets = tuple(self.shifts.tolist())
         is_whole = all(offset == int(offset) for offset in self._offsets)
-        self._codes_after_spread = self.photographed and self.band_width == 1 and not is_whole
+        self._codes_after_spread = self.measured_mask and self.band_width == 1 and not is_whole
         codes, self._taps, self._starts = self._compute_spread()
         self._codes = codes if self._codes_after_spread else None
         self._gram = self._compute_gram(codes, self._taps, self._starts)
@@ -357,7 +369,7 @@ class SDCassi(CodedSystem):
             return super()._describe_arguments()
         first, last = (f"{self.offsets[i]:.4g}" for i in (0, -1))
         band_width = [f"band_width={self.band_width:.4g}"] if self.band_width > 1 else []
-        mask_kind = ["photographed"] if self._codes_after_spread else []
+        mask_kind = ["measured_mask"] if self._codes_after_spread else []
         sizes = [f"offsets={first} to {last}", f"detector={self.detector}"]
         return [*sizes, *band_width, *mask_kind, f"axis={self.axis}"]
 

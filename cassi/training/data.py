@@ -17,7 +17,7 @@ def batch_number(step: int, pool: int | None = None, reuse: int | None = None) -
     Without `pool` every step has a new batch. With it, the same `pool` batches are used again and
     again; with `reuse` too, each is used `reuse` times, then `pool` new batches follow.
 
-    >>> [place_of(step, pool=2, reuse=2) for step in range(8)]
+    >>> [batch_number(step, pool=2, reuse=2) for step in range(8)]
     [0, 1, 0, 1, 2, 3, 2, 3]
     """
     if pool is None:

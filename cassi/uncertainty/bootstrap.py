@@ -139,7 +139,7 @@ def bootstrap(trial: Trial, x: Tensor, probe: Probe | None = None) -> BootstrapR
     ):
         # The width of the bands changes a measurement by this difference. It is taken without the
         # sharp interpolation of a measured mask, which wide bands do not have.
-        point_camera = nominal.replace(photographed=False)
+        point_camera = nominal.replace(measured_mask=False)
         mirrored_y = (
             mirrored_y + with_wide_bands(point_camera)(mirrored_cube) - point_camera(mirrored_cube)
         )

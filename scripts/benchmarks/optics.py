@@ -442,7 +442,7 @@ def write(folder: Path, optics: Optics) -> None:
     for name, picture in {**pictures, "bad": 65535 * optics.bad_pixels}.items():
         counts = picture.round().clamp(0, 65535).numpy().astype(np.uint16)
         Image.fromarray(counts).save(folder / f"{name}.png")
-    camera = {"mask": "mask.png", "photographed": optics.is_measured, "bits": 16, "dark": 2000}
+    camera = {"mask": "mask.png", "measured_mask": optics.is_measured, "bits": 16, "dark": 2000}
     camera |= {"wavelengths": [*optics.wavelengths], "bad_pixels": "bad.png"}
     for name, offsets in (("camera", optics.nominal), ("true", optics.offsets())):
         system = {"offsets": [*offsets], "axis": optics.axis, "detector": optics.detector}

@@ -270,7 +270,8 @@ def draw_arguments(
     samples, mask_bands = _choose(random, (batch, 1)), _choose(random, (bands, 1))
     step, couplings = int(random.integers(-5, 6)), int(random.integers(1, 4))
     taps = _choose(random, (1, 2, 2, 3, 7))
-    extends_mask = "after" in parameters and width > 0 and random.random() < 0.5
+    may_extend = "after" in parameters or "codes_spread" in parameters
+    extends_mask = may_extend and width > 0 and random.random() < 0.5
     detector = _reference.detector_width(width, bands, step) if bands and width else 1
     if "taps" in parameters or name == "band_solve":
         detector = max(1, detector + int(random.integers(-3, 4)))
@@ -332,7 +333,7 @@ def draw_arguments(
     }
     shapes = {argument: shape for shape, names in SHAPES.items() for argument in names.split()}
     args: dict[str, Any] = {"bands": bands, "width": width, "detector": detector}
-    args |= {"mask": mask, "step": step, "after": extends_mask}
+    args |= {"mask": mask, "step": step, "after": extends_mask, "codes_spread": extends_mask}
     for argument in parameters:
         if argument in values:
             args[argument] = values[argument]()

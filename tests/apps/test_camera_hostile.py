@@ -118,7 +118,7 @@ def _taken(kind):
         found |= _taken(BlurredCassi) - {"point_spread"}
     elif "further" in found:  # is handed to the plain camera
         found |= {"offsets", "detector"}
-    return found - {"mask", "further", "photographed"}  # a value of the file beside the camera
+    return found - {"mask", "further", "measured_mask"}  # a value of the file beside the camera
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -102,7 +102,7 @@ def test_a_pipe_is_not_waited_for(reconstruct, camera, tmp_path, place):
 )
 def test_one_command_has_a_folder(commands, tmp_path, monkeypatch, name):
     (tmp_path / "run").mkdir()
-    monkeypatch.setattr(folders, "_PATIENCE", 0.0)
+    monkeypatch.setattr(folders, "MAX_LOCK_WAIT_SECONDS", 0.0)
     descriptor = os.open(tmp_path / "run", os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     assert "run is being written by process" in commands(name)().refusal

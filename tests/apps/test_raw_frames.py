@@ -151,21 +151,21 @@ def test_frames_of_an_evaluation(evaluate, camera, frame, results, tmp_path):
         ("mask.npy", [0.5, 1, 2, 3.5], DARK, False),
     ],
 )
-def test_a_mask_is_a_photograph_of_a_sensor(cube, frame, tmp_path, mask, offsets, dark, taken):
+def test_a_sensor_measured_the_mask(cube, frame, tmp_path, mask, offsets, dark, taken):
     np.save(tmp_path / "grey.npy", np.random.default_rng(1).random((12, 17)))
     where = (f"mask={mask}", f"system.offsets={offsets}", "system.detector=21", f"dark={dark}")
     _, outcome = cube(frame, *where)
-    assert ("mask: taken as a photograph" in outcome.out) is taken
-    _, outcome = cube(frame, *where, "photographed=false")
-    assert "mask: taken as a photograph" not in outcome.out
-    assert ("mask: taken as a design, as photographed=false says" in outcome.out) is taken
+    assert ("mask: taken as measured" in outcome.out) is taken
+    _, outcome = cube(frame, *where, "measured_mask=false")
+    assert "mask: taken as measured" not in outcome.out
+    assert ("mask: taken as a design, as measured_mask=false says" in outcome.out) is taken
     if mask == "mask.npy":
         assert "mask: taken as a design, as it has two values; if this sensor" in outcome.out
     if taken:
         np.save(tmp_path / "grey.npy", np.tile([0, 0, 0.5, 1], (12, 5))[:, :17])
         _, outcome = cube(frame, *where)
         assert "mask: grey with two levels" in outcome.out
-        assert "photographed=false" in outcome.out
+        assert "measured_mask=false" in outcome.out
     if not dark or mask == "mask.npy":
-        _, outcome = cube(frame, *where, "photographed=true")
-        assert "mask: taken as a photograph" in outcome.out
+        _, outcome = cube(frame, *where, "measured_mask=true")
+        assert "mask: taken as measured" in outcome.out

@@ -182,7 +182,7 @@ def test_several_processes_write(tmp_path):
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0, 0]
-    assert len(Store(tmp_path).all()) == 60
+    assert len(Store(tmp_path).read_all()) == 60
 
 
 @pytest.mark.parametrize("text", ["..", "a/b", ".hidden", "x" * 60, "snr=10", "gap|tv", "ä\0"])

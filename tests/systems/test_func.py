@@ -124,7 +124,7 @@ def test_transforms_of_a_map(check):
 
 
 @pytest.mark.parametrize(
-    "name", ["dd", "sd_offsets", "sd_rows", "tilted", "warped", "blurred", "photographed"]
+    "name", ["dd", "sd_offsets", "sd_rows", "tilted", "warped", "blurred", "measured_mask"]
 )
 def test_gradients_reach_the_mask_that_was_given(name):
     makers = {
@@ -134,7 +134,7 @@ def test_gradients_reach_the_mask_that_was_given(name):
         "tilted": lambda mask: TiltedCassi(mask, 3, across=[0.0, 0.1, 0.3]),
         "warped": lambda mask: WarpedCassi(mask, 3, smile=0.3),
         "blurred": lambda mask: BlurredCassi(mask, 3, point_spread=0.4),
-        "photographed": lambda mask: SDCassi(mask, 3, offsets=[0, 1.4, 2.7], photographed=True),
+        "measured_mask": lambda mask: SDCassi(mask, 3, offsets=[0, 1.4, 2.7], measured_mask=True),
     }
     x = rand(1, 3, 5, 6)
 

@@ -61,7 +61,7 @@ def test_a_grid_may_be_coarser():
 @pytest.mark.parametrize("axis", [-1, -2])
 @pytest.mark.parametrize("by", [False, True])
 def test_the_camera_of_a_grid_has_all_else(axis, by):
-    given = SDCassi(mask(12, 14), 6, axis=axis, offsets=PRISM, detector=31, photographed=by)
+    given = SDCassi(mask(12, 14), 6, axis=axis, offsets=PRISM, detector=31, measured_mask=by)
     given.is_broadband = True
     system = given.weighted(bad_pixels=torch.rand(given.measurement_shape) < 0.1)
     grid = SpectralGrid.from_bands(PRISM, 1.0, 1.0)
@@ -70,7 +70,7 @@ def test_the_camera_of_a_grid_has_all_else(axis, by):
     assert camera.measurement_shape == system.measurement_shape
     assert torch.equal(camera.good_pixels, system.good_pixels)
     assert camera.is_broadband
-    assert camera.unweighted.photographed is by
+    assert camera.unweighted.measured_mask is by
     light = BroadbandCamera(system, grid)
     assert light.cube_shape == system.cube_shape
     x = torch.rand(1, 6, 12, 14)

@@ -1,4 +1,4 @@
-"""A mask that the sensor photographed, behind bands that fall between pixels."""
+"""A mask that the sensor measured, behind bands that fall between pixels."""
 
 import torch
 from torch.nn.functional import avg_pool2d, pad
@@ -24,14 +24,14 @@ def test_it_measures_what_a_sensor_sees():
     y = avg_pool2d(light[None, None], (1, 4))
     camera = SDCassi(avg_pool2d(fine[None], (1, 4)), 4, offsets=PLACES, detector=66)
     x = avg_pool2d(scene[None], (1, 4))
-    linear, sharp = ((y - each(x)).norm() for each in (camera, camera.replace(photographed=True)))
+    linear, sharp = ((y - each(x)).norm() for each in (camera, camera.replace(measured_mask=True)))
     assert sharp < 0.9 * linear
 
 
 def test_on_whole_pixels_it_is_the_plain_camera():
     mask, x = grey(2, 1, 5, 6).double() + 0.1, grey(1, 3, 5, 6).double()
     camera = SDCassi(mask, 3, offsets=[0, 1, 3])
-    same = camera.replace(photographed=True)
+    same = camera.replace(measured_mask=True)
     assert torch.equal(same(x), camera(x))
     assert torch.equal(same.pinv(camera(x)), camera.pinv(camera(x)))
 
@@ -39,7 +39,7 @@ def test_on_whole_pixels_it_is_the_plain_camera():
 def test_a_pixel_that_sees_hardly_any_light_is_left_out():
     mask = grey(20, 20)
     mask[7, -4:] = 0.0005
-    camera = SDCassi(mask, 4, offsets=[0, 0.6, 1.1, 1.8], photographed=True)
+    camera = SDCassi(mask, 4, offsets=[0, 0.6, 1.1, 1.8], measured_mask=True)
     x = grey(1, 4, 20, 20)
     y = camera(x)
     assert y[0, 0, 7, -1] == 0
@@ -70,12 +70,12 @@ def test_designs_averaged_over_pixels_have_two_levels():
 
 def test_a_camera_moved_or_cut_keeps_what_is_known_of_it():
     bad = torch.zeros(5, 12).index_fill_(1, torch.tensor(3), 1)
-    camera = SDCassi(grey(5, 6), 4, offsets=PLACES, photographed=True)
+    camera = SDCassi(grey(5, 6), 4, offsets=PLACES, measured_mask=True)
     camera.is_broadband = True
     moved = placed_camera(camera, camera.mask, [0.5, 2, 3, 5])
-    other = camera.weighted(bad_pixels=bad).around(moved)
+    other = camera.weighted(bad_pixels=bad).wrap_like_self(moved)
     assert isinstance(other, Weighted)
     assert not other.is_good[..., 3].any()
-    assert moved.photographed
+    assert moved.measured_mask
     assert moved.is_broadband
-    assert other.part(1, 3).system.photographed
+    assert other.part(1, 3).system.measured_mask

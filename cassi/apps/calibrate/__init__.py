@@ -56,8 +56,8 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
     gain = None if settings.white is None else calibration.levels[0]
     # A mask of two values becomes grey when it is moved by a part of a pixel. Without this setting
     # later commands would take it for a measured mask.
-    if settings.photographed == "auto" and is_design(nominal.mask):
-        settings = replace(settings, photographed=False)
+    if settings.measured_mask == "auto" and is_design(nominal.mask):
+        settings = replace(settings, measured_mask=False)
     if snapshot.camera.system.is_broadband and not calibrated_snapshot.camera.system.is_broadband:
         settings = replace(settings, light="lines")  # the calibration found narrow-band light
     result = {**summarize_calibration(outcome), "gain": gain}

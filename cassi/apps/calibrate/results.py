@@ -70,8 +70,8 @@ def camera_values(
     elif system.band_width > 1:
         node["band_width"] = system.band_width
     values: dict[str, object] = {"mask": "mask.npy", "system": node}
-    if settings.photographed != "auto":
-        values["photographed"] = settings.photographed
+    if settings.measured_mask != "auto":
+        values["measured_mask"] = settings.measured_mask
     if settings.light != "auto":
         values["light"] = settings.light
     for group in ("keys", "axes"):

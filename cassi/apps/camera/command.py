@@ -1,6 +1,5 @@
 """`cassi-camera`: show where the bands of a camera fall on its detector."""
 
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -57,7 +56,16 @@ def show_camera(settings: Camera, run: Run) -> float:
         "measurement_shape": list(system.measurement_shape),
         "axis": axis,
         "wavelengths": wavelengths,
-        "bands": [asdict(place) for place in places],
+        "bands": [
+            {
+                "offset": place.offset,
+                "first": place.first,
+                "last": place.last,
+                "beside": place.pixels_beside,
+                "lost": place.lost_fraction,
+            }
+            for place in places
+        ],
         "inputs": notes,
     }
     # All systems with a dispersion have a mask, which the type `System` does not state.

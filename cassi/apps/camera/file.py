@@ -15,11 +15,11 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from cassi.apps.arguments import options_of
+from cassi.apps.arguments import OLD_KEYS, options_of
 from cassi.apps.camera.nodes import KINDS, check_described, check_plain
 from cassi.apps.camera.text import MAX_BYTES, parse
 from cassi.apps.camera.yaml_slips import find_slip
-from cassi.checks import did_you_mean, read_regular
+from cassi.checks import did_you_mean, read_regular, warn_of_old_name
 from cassi.config import Node, verbatim
 
 FRAME_CORRECTIONS = ("dark", "flat", "bits", "saturation", "bad_pixels", "window", "scale")
@@ -30,7 +30,7 @@ CORRECTION_DEFAULTS = {"dark": 0.0, "scale": 1.0, **dict.fromkeys(ESTIMATED_STEP
 """Default values of `FRAME_CORRECTIONS`, which a file may leave out; the others are None."""
 FRAMES = ("measurement", "white", "monochromatic")
 """Settings that name raw frames."""
-SHARED_NAMES = ("mask", "photographed", "light", "wavelengths", "wavelengths_error")
+SHARED_NAMES = ("mask", "measured_mask", "light", "wavelengths", "wavelengths_error")
 """Values that have the same name in the settings of commands that read snapshots."""
 GEOMETRY = {"bands": None, "step": 2, "axis": -1, "offsets": None}
 """Values of every system, and what they are if a file leaves them out."""
@@ -204,7 +204,7 @@ def _evaluation_settings(
     if measurements == "${data.measurements}":
         measurements = data.get("measurements")
     has_frames = measurements is not None
-    for name in ("mask", "photographed", "light"):
+    for name in ("mask", "measured_mask", "light"):
         if name in camera:
             yield name, camera[name]
     if "wavelengths" in camera:
@@ -320,6 +320,9 @@ def load_camera(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] =
         slip = find_slip(content.decode(errors="replace"), error)
         reason = slip or " ".join(str(error).split())
         raise ValueError(f"camera: {file} is not valid YAML: {reason}") from None
+    for name in OLD_KEYS.keys() & (values if isinstance(values, dict) else {}):
+        warn_of_old_name(name, OLD_KEYS[name])
+        values[OLD_KEYS[name]] = values.pop(name)
     try:
         camera = check_camera(values, file, folder)
     except ValueError as error:

@@ -151,7 +151,7 @@ def preparation(
         system = camera.system
         if item.measurement is not None:
             system = adapt_camera_to_frame(
-                system, camera.mask, item.preprocessing, settings.light, settings.photographed
+                system, camera.mask, item.preprocessing, settings.light, settings.measured_mask
             )
         return make_problem(
             item,

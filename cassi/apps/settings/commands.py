@@ -134,7 +134,7 @@ class Snapshots(Common):
     # `data.store.describe_inputs`.
     measurement: Any = field(metadata=NO_INFLUENCE)
     mask: Any
-    photographed: Any = "auto"
+    measured_mask: Any = "auto"
     light: str = "auto"
     truth: str | None = field(metadata=NO_INFLUENCE)
     keys: Roles
@@ -166,7 +166,7 @@ class Snapshots(Common):
         errors = self.wavelengths_error
         for error in errors if isinstance(errors, list) else [0.0 if errors is None else errors]:
             not_negative("wavelengths_error", error)
-        _check_frames(self.light, self.photographed)
+        _check_frames(self.light, self.measured_mask)
         bands = self.system.get("bands")
         if bands is not None:
             whole_number("system.bands", bands, 1)
@@ -188,10 +188,10 @@ class Snapshots(Common):
         return self.system.get("bands") if wavelengths is None else len(wavelengths)
 
 
-def _check_frames(light: str, photograph_setting: Any) -> None:
+def _check_frames(light: str, mask_setting: Any) -> None:
     one_of("light", light, LIGHTS)
-    if photograph_setting not in (True, False, "auto"):
-        raise ValueError(f"photographed: expected auto, true or false, got {photograph_setting!r}")
+    if mask_setting not in (True, False, "auto"):
+        raise ValueError(f"measured_mask: expected auto, true or false, got {mask_setting!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,7 +318,7 @@ class Evaluate(Sharing):
     reconstructors: Any
     scenes: Any
     mask: Any
-    photographed: Any = "auto"
+    measured_mask: Any = "auto"
     light: str = "auto"
     preset: str
     align: bool
@@ -333,7 +333,7 @@ class Evaluate(Sharing):
     def __post_init__(self) -> None:
         """Check which rows there are to be."""
         super().__post_init__()
-        _check_frames(self.light, self.photographed)
+        _check_frames(self.light, self.measured_mask)
         whole_number("repeats", self.repeats, 1, 1000)
         if not self.knowledge or len(set(self.knowledge)) < len(self.knowledge):
             raise ValueError(f"knowledge: expected different names, got {self.knowledge!r}")

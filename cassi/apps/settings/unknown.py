@@ -19,6 +19,7 @@ MOVED_SETTINGS = {
     "experiment=two_shots": "it is 'mask={_target_: cassi.systems.RandomMask, shots: 2}' now",
     "degree": "cassi-calibrate takes what the frame tells",
     "gain": "cassi-calibrate takes what is surer than two standard errors",
+    "photographed": "it is measured_mask now",
     "hot_pixels": "it is bad_pixels now: bad_pixels=8, bad_pixels=[8,FILE,[3,4]]",
     "mismatch": "it is twin now: twin=none twin.shift=[0.6,-0.4]",
     "model.align": "it is align=true or align=false now",

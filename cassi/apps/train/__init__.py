@@ -93,7 +93,7 @@ def train(settings: Train, run: Run) -> float:
         files.check_steps(checkpoint, folder, content["global_step"], settings.trainer["max_steps"])
     data = inputs.load_data(settings)
     if is_first:
-        _warn_of_slow_settings(settings, net, data.samples[0])
+        _warn_of_slow_settings(settings, net, data)
     if settings.dry_run:
         return _dry_run(settings, run, net, wavelengths, data)
     module = make_module(settings, net, wavelengths, data.scenes.scales)
@@ -271,11 +271,11 @@ def _layout_warning(net: nn.Module, cube: Tensor) -> str | None:
     return memory_format_warning(net, system(x), system)
 
 
-def _warn_of_slow_settings(settings: Train, net: nn.Module, cube: Tensor) -> None:
+def _warn_of_slow_settings(settings: Train, net: nn.Module, data: TrainingData) -> None:
     """Print warnings about a precision or a layout in memory that is slow on this device."""
     messages = [_precision_warning(settings)]
     if settings.channels_last:
-        messages.append(_layout_warning(net, cube))
+        messages.append(_layout_warning(net, data.samples[0]))
     for message in messages:
         if message is not None:
             print(f"{color_label('warning')} {message}", file=sys.stderr)

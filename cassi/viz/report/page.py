@@ -56,9 +56,8 @@ def encode_scene(
         bars: half width (C, H, W) of the interval around each value of a cube, for methods that
             have error bars. The page shades intervals around spectra, draws them as a map, and has
             a slider that hides uncertain pixels.
-        is_local: for a page that stays on this machine, where size does not matter: average only
-            cubes of more than four million pixels, and never raise the quantization step to save
-            bytes.
+        is_local: the page stays on this machine, so size does not matter: only cubes of more than
+            four million pixels are averaged, and the quantization step is never raised.
 
     Returns:
         JSON, UTF-8.

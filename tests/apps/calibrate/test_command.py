@@ -255,7 +255,7 @@ def test_calibration_is_refused_in_one_line(reconstruct, bench, arguments, said)
     assert said in refusal
 
 
-@pytest.mark.parametrize("design", [True, False], ids=["design", "photograph"])
+@pytest.mark.parametrize("design", [True, False], ids=["design", "measured"])
 def test_a_raw_frames_design_stays_one_as_it_is_moved(calibrate, bench, tmp_path, design):
     mask = np.load(tmp_path / "mask.npy")
     mask = (mask > 0.5).astype(np.float32) if design else mask
@@ -270,11 +270,11 @@ def test_a_raw_frames_design_stays_one_as_it_is_moved(calibrate, bench, tmp_path
     settings = compose_settings([*files, "calibrate=true", "output.progress=false"])
     snapshot = way.read(settings, way.make_recipe(settings))
     snapshot = way.find_camera_by_settings(snapshot, settings)
-    assert snapshot.camera.system.base_camera.photographed is not design
+    assert snapshot.camera.system.base_camera.measured_mask is not design
     assert not is_design(snapshot.camera.system.mask)
     calibrate(*files, *QUICK).ok()
     written = (tmp_path / "run" / "camera.yaml").read_text()
-    assert ("photographed: false" in written) is design
+    assert ("measured_mask: false" in written) is design
 
 
 def test_the_file_of_a_tilted_camera_is_read_back(tmp_path):

@@ -74,5 +74,5 @@ def test_a_raw_frame_has_the_camera_that_reconstruct_gives_it(tmp_path):
     assert torch.equal(found.y, wanted.y)
     assert found.camera.grid == wanted.camera.grid is not None
     assert found.camera.system.is_broadband
-    assert found.camera.system.base_camera.photographed
+    assert found.camera.system.base_camera.measured_mask
     assert isinstance(fit(found, recipe)[1], type(method))

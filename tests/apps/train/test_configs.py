@@ -63,7 +63,7 @@ def make(tmp_path, monkeypatch):
     """Compose, and build every part that needs no data."""
     loaded = type("Loaded", (), {"data": MASK})
     monkeypatch.setattr(inputs, "load_mask", lambda *_, **__: loaded)
-    monkeypatch.setattr(spectra, "_read_sets", lambda *_: CUBE[0, :, 0].T)
+    monkeypatch.setattr(spectra, "_read_spectra", lambda *_: CUBE[0, :, 0].T)
     folder = f"data.root={tmp_path}", f"data.simulator.masks.mask={tmp_path / 'mask.pt'}"
 
     def compose_and_build(*options):
