@@ -98,7 +98,8 @@ class _Record(TorchFunctionMode):
     ) -> object:
         if func not in self.functions:
             return func(*args, **(kwargs or {}))
-        # `tolist` of a traced tensor calls `item`. The run that records must call it as often.
+        # `tolist` of a traced tensor calls `item` for each number. The same is done for other
+        # tensors, so that the recording and the tracing run make the same calls.
         if func is Tensor.tolist:
             with self:
                 return _list_items(*args)

@@ -138,7 +138,7 @@ def init_truncated_normal(network: nn.Module, kind: type[nn.Linear] | type[nn.Co
 
 
 def pooled_mlp(width: int, outputs: int, bias: bool) -> nn.Sequential:
-    """Return three 1×1 convolutions: `(B, width, 1, 1)` → `(B, outputs, 1, 1)`, pooled features."""
+    """Return three 1×1 convolutions for pooled features: `(B, c, 1, 1)` → `(B, outputs, 1, 1)`."""
     return nn.Sequential(
         nn.Conv2d(width, width, 1),
         nn.ReLU(inplace=True),
@@ -157,9 +157,9 @@ def pool_rectified(layer: nn.Conv2d, x: Tensor) -> Tensor:
 class PixelNorm(nn.Module):
     """Normalize the channels of each pixel.
 
-    With `subtract_mean` this is LayerNorm, (x − μ)/√(σ² + 1e-5)·weight + bias. Without it, it is
-    x/√(σ² + 1e-5)·weight: the mean is not subtracted and there is no bias. In both cases σ² is the
-    variance about the mean.
+    With `subtract_mean` this is LayerNorm, (x − μ)/√(σ² + 1e-5)·weight + bias. Otherwise the result
+    is x/√(σ² + 1e-5)·weight: the mean is not subtracted and there is no bias. In both cases σ² is
+    the variance about the mean.
 
     Source: Zamir et al., "Restormer", CVPR 2022, its code.
     """
@@ -431,7 +431,8 @@ def u_net(
 
     Args:
         x: images.
-        encoder: (block, downsample) of each scale, the finest first; further layers are ignored.
+        encoder: (block, downsample) of each scale, the finest first; further layers of a scale are
+            ignored.
         bottom: block of the coarsest scale.
         decoder: (upsample, fuse, block) of each scale, the finest last.
         block_inputs: further arguments of the blocks of each scale, the finest first.

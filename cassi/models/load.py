@@ -118,9 +118,9 @@ def load_published(
     """Make a network with the weights of its authors' file, `net(y, system) -> x`.
 
     The file may be a `state_dict`, a checkpoint that holds one, or safetensors.
-    `cassi.priors.load_weights` lists all forms. Only tensors are read, and nothing is loaded unless
-    every name and shape fits. A pickled network (`torch.save(net)`) is refused, because reading it
-    could run any code.
+    `cassi.priors.load_weights` lists all formats. Only tensors are read, and nothing is loaded
+    unless every name and shape fits. A pickled network (`torch.save(net)`) is refused, because
+    reading it could run any code.
 
     Args:
         name: one of `list_models()`.

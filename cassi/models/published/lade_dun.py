@@ -354,7 +354,7 @@ class LearnedProjection(LearnedMatrix):
 
         Φ' = Φ + DL(y, Φ),   r = w·(Φ'x − y, Φ'x, y),   v = DL_grad(x, Φ'ᵀr)
 
-    DL and DL_grad are a few convolutions, and w are three learned weights.
+    DL and DL_grad are a few convolutions. w is a 1×1 convolution of the three images.
 
     Source: Wu et al., ECCV 2024, section 3.1.
     """

@@ -147,7 +147,8 @@ class ThreeScans(nn.Module):
     """The mean of three scans of an image: along its pixels, and twice across its bands.
 
     The first scan goes over the pixels, row by row. A step gets the c channels of one pixel. The
-    other two scans share their weights. A step gets one column, or one row, of one channel.
+    other two scans share their weights. A step gets one column of one channel in the second scan,
+    and one row of one channel in the third.
 
     Source: Mei et al., AAAI 2025, section 3.3.
     """
