@@ -162,11 +162,11 @@ class DGSMP(Network):
             data_gradient = self.AT(band_windows(simulation - y, system))
             features.append(self.conv(x))
             fused_features = self.get_submodule(f"Den_con{stage + 1}")(torch.cat(features, 1))
-            change = data_gradient + self._prior(x, fused_features)
+            change = data_gradient + self._prior_gradient(x, fused_features)
             x = x - 2 * self.get_parameter(f"delta_{stage}") * change
         return x
 
-    def _prior(self, x: Tensor, features: Tensor) -> Tensor:  # w ⊙ (x − u)
+    def _prior_gradient(self, x: Tensor, features: Tensor) -> Tensor:  # w ⊙ (x − u)
         height, width = x.shape[-2:]
         w, filter_features = self.Decoding(self.Encoding(pad_to_multiple(features, 16, "reflect")))
         local_mean = x

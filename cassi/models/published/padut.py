@@ -72,7 +72,7 @@ class StepSize(nn.Module):
 
 
 def relax_step(x: Tensor, step_sizes: Tensor, prior: Prior) -> Prior:
-    """Return a prior that first changes the length of the data step x → v: prior(x + s ⊙ (v − x)).
+    """Return the prior v ↦ prior(x + s ⊙ (v − x)), which scales the data step from x to v.
 
     Args:
         x: the cube before the data step, `(B, C, H, W')`.

@@ -194,7 +194,7 @@ def plain_block(inputs: int, outputs: int) -> nn.Sequential:
 class Res2Net(nn.Module):
     """Convolve groups of channels, one after another.
 
-    The result of each group is added to the next group before that is convolved. As in the code of
+    The result of each group is added to the next group, which is convolved then. As in the code of
     TSA-Net, the last group is not convolved, and there is no skip connection.
 
     Source: Gao et al., "Res2Net: a new multi-scale backbone architecture", TPAMI 2021.
