@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from cassi.models.layers import PixelNorm, PointwiseConv, depthwise_conv, pointwise_depthwise
 
-# Pixels along each side of a window.
+# Pixels along each side of a window, as in all published networks here that use windows.
 WINDOW = 8
 
 
@@ -31,7 +31,8 @@ def from_windows(x: Tensor, height: int, width: int) -> Tensor:
 def apply_in_windows(layer: Callable[[Tensor], Tensor], x: Tensor, shift: int = 0) -> Tensor:
     """Apply a function of windows `(B, windows, pixels, c)` to images `(B, H, W, c)`.
 
-    Images are rolled down and right by `shift` pixels before, and back afterwards.
+    The images are first rolled down and to the right by `shift` pixels, and the results are rolled
+    back. A negative shift rolls up and to the left.
     """
     if shift:
         images = x.roll((shift, shift), (1, 2))
@@ -42,11 +43,11 @@ def apply_in_windows(layer: Callable[[Tensor], Tensor], x: Tensor, shift: int = 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     """Return softmax(qkᵀ/√d + bias) v of `(…, heads, n, d)`; bias is `(heads, n, n)`."""
     *batch, tokens, width = q.shape
-    # baddbmm adds the bias within the matrix product. The fused attention of torch gives the bias
-    # no gradient.
-    table = bias.expand(*batch, tokens, tokens).reshape(-1, tokens, tokens)
+    # baddbmm adds the bias within the matrix product. The fused attention of torch is not used,
+    # because it gives the bias no gradient.
+    biases = bias.expand(*batch, tokens, tokens).reshape(-1, tokens, tokens)
     q, k, v = (value.reshape(-1, tokens, width) for value in (q, k, v))
-    scores = torch.baddbmm(table, q, k.mT, alpha=width**-0.5)
+    scores = torch.baddbmm(biases, q, k.mT, alpha=width**-0.5)
     return torch.bmm(scores.softmax(-1), v).reshape(*batch, tokens, width)
 
 
@@ -57,7 +58,8 @@ class ChannelAttention(nn.Module):
 
         A = softmax(τ (q/|q|)ᵀ(k/|k|)),   out = v Aᵀ W_p
 
-    where |·| are norms of columns. Aᵀ W_p is one small matrix per image.
+    where W and W_p are 1×1 convolutions, τ is a learned temperature, and |·| are norms of columns.
+    The small matrix Aᵀ W_p is computed first, so v is multiplied only once.
 
     `heads` is the number of groups of channels that attend to each other. With `norm`, x first
     passes a `PixelNorm` that does not subtract the mean.
@@ -85,8 +87,8 @@ class ChannelAttention(nn.Module):
         return torch.bmm(v, self._mixture(q, k).to(v.dtype)).view(x.shape)
 
     def _mixture(self, q: Tensor, k: Tensor) -> Tensor:  # (N, n, c) → Aᵀ W_p (N, c, c)
-        # Transposed to (N·heads, c/heads, n), pixels lie next to each other in memory: the norms
-        # and products read memory in order, and the heads are views.
+        # After the transposition to (N·heads, c/heads, n), the pixels of a channel lie next to each
+        # other in memory. So norms and products read memory in order, and the heads are views.
         q, k = (
             F.normalize(part.mT.reshape(-1, part.shape[2] // self.heads, part.shape[1]), dim=-1)
             for part in (q, k)

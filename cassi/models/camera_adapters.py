@@ -1,7 +1,7 @@
-"""Cameras as networks need them, and cubes whose bands are moved along the dispersion.
+"""Adapters that turn cameras into those that networks accept, and functions that shear cubes.
 
-A *sheared* cube `(B, C, H, W')` has each band at the detector columns that the band falls on, with
-zeros beside it. An unsheared one, `(B, C, H, W)`, has all bands on the same pixels of the scene.
+A *sheared* cube `(B, C, H, W')` has each band at the detector columns that the band falls on, and
+zeros elsewhere. In an unsheared cube `(B, C, H, W)` the scene is at the same pixels in all bands.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,13 +31,13 @@ class HasShapes(Protocol):
 
 
 def require_shapes(system: LinearSystem) -> HasShapes:
-    """Return the camera if it has `cube_shape`; raise a TypeError otherwise."""
+    """Return the camera if it has the shapes of `HasShapes`; raise a TypeError otherwise."""
     if not isinstance(system, HasShapes):
         raise TypeError(f"expected a camera with cube_shape, got {type(system).__name__}")
     return system
 
 
-class Camera(LinearSystem, Protocol):
+class NetworkCamera(LinearSystem, Protocol):
     """The attributes of a camera that networks use; see `cassi.systems.SDCassi`."""
 
     bands: int
@@ -49,7 +49,7 @@ class Camera(LinearSystem, Protocol):
 
     @property
     def offsets(self) -> tuple[float, ...]:
-        """Where on the detector each band begins, pixels along the axis."""
+        """First detector pixel of each band, along the axis."""
 
     @property
     def measurement_shape(self) -> tuple[int, int, int]:
@@ -57,11 +57,11 @@ class Camera(LinearSystem, Protocol):
 
 
 class TransposedCamera:
-    """A camera that disperses along rows, with rows and columns exchanged."""
+    """A camera with axis -2, presented with rows and columns exchanged, so that its axis is -1."""
 
     axis = -1
 
-    def __init__(self, system: Camera) -> None:
+    def __init__(self, system: NetworkCamera) -> None:
         self.system, self.mask = system, system.mask.mT
         self.bands, self.step, self.offsets = system.bands, system.step, system.offsets
         shots, height, width = system.measurement_shape
@@ -81,21 +81,22 @@ class TransposedCamera:
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖²."""
+        # A ρ per detector pixel has rows and columns too; a ρ per sample has none.
         rho = rho.mT if isinstance(rho, Tensor) and rho.ndim > 2 else rho
         return self.system.data_step(v.mT, y.mT, rho).mT
 
 
 class AlignedCamera:
-    """Any camera, as one that moves its bands by whole pixels from the first column on.
+    """A camera of any offsets, presented to a network as one of whole offsets from 0 on.
 
     The offsets are rounded to whole pixels, and the smallest becomes 0. The measurement is the
-    window of the detector that bands at these offsets fall on; it is zero where the window reaches
-    beyond the detector. The operators are the camera's own, so data steps stay exact.
+    window of the detector that bands at these offsets fall on. The window is zero where it reaches
+    beyond the detector. The operators are those of the wrapped camera, so data steps stay exact.
     """
 
     axis = -1
 
-    def __init__(self, system: Camera) -> None:
+    def __init__(self, system: NetworkCamera) -> None:
         self.system, self.mask = system, system.mask
         self.bands, self.step = system.bands, system.step
         nearest_offsets = [round(offset) for offset in system.offsets]
@@ -127,24 +128,24 @@ class AlignedCamera:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² over the detector pixels of the window."""
         detector_y = F.pad(y, self.detector_padding)
         if min(self.window_padding) < 0:
-            # The window leaves out detector columns. There the simulation of v takes the place of
-            # the measurement, so the residual is zero and those columns do not change x.
+            # The window leaves out some detector columns. In these columns the simulation of v
+            # replaces the measurement. The residual is zero there, so they do not change x.
             simulation = self.system(v)
             simulated_window = F.pad(self.window(simulation), self.detector_padding)
             detector_y = detector_y + simulation - simulated_window
         if isinstance(rho, Tensor) and tuple(rho.shape[-3:]) == self.measurement_shape:
-            # An infinite ρ takes the columns outside of the window out of the data step.
+            # An infinite ρ excludes the columns outside of the window from the data step.
             rho = F.pad(rho, self.detector_padding, value=torch.inf)
         return self.system.data_step(v, detector_y, rho)
 
 
-def camera_mask(system: Camera) -> Tensor:
+def camera_mask(system: NetworkCamera) -> Tensor:
     """Return the mask of a camera of one shot: `(1|B, 1|C, H, W)`."""
     mask = system.mask
     return mask[:, 0] if mask.ndim == 5 else mask
 
 
-def band_windows(y: Tensor, system: Camera) -> Tensor:
+def band_windows(y: Tensor, system: NetworkCamera) -> Tensor:
     """Return the part of y that each band falls on: `(B, 1, H, W')` → `(B, C, H, W)`.
 
     This is the adjoint of a camera without a mask.
@@ -155,8 +156,8 @@ def band_windows(y: Tensor, system: Camera) -> Tensor:
     return ops.adjoint(y, y.new_ones(system.mask.shape[-2:]), system.bands, system.step)
 
 
-def sum_windows(x: Tensor, system: Camera) -> Tensor:
-    """Add each band to its window: `(B, C, H, W)` → `(B, 1, H, W')`.
+def sum_windows(x: Tensor, system: NetworkCamera) -> Tensor:
+    """Sum the bands, each at its detector columns: `(B, C, H, W)` → `(B, 1, H, W')`.
 
     This is the adjoint of `band_windows`.
     """
@@ -167,23 +168,23 @@ def sum_windows(x: Tensor, system: Camera) -> Tensor:
     return ops.forward(x, x.new_ones(system.mask.shape[-2:]), system.step)
 
 
-def column_offsets(system: Camera) -> list[int]:
-    """Return the columns that each band is moved to the right, for a camera with whole offsets."""
+def column_offsets(system: NetworkCamera) -> list[int]:
+    """Return the first detector column of each band, for a camera with whole offsets."""
     return [int(offset) for offset in system.offsets]
 
 
 class CroppingCamera:
     """A camera that measures the first W of the W' columns of a cube `(B, C, H, W')`.
 
-    Some networks shear the cube by rolling its bands over W' columns, and roll them back before
-    each denoiser. In the cube that was rolled back, the mask covers only the first W columns. The
-    columns to the right of these give the denoiser context; a data step does not change them.
+    Some networks roll the bands over W' columns to shear a cube, and roll them back before each
+    denoiser. After rolling back, the mask covers the first W columns. The other columns are context
+    for the denoiser, and a data step does not change them.
     """
 
-    def __init__(self, system: Camera) -> None:
+    def __init__(self, system: NetworkCamera) -> None:
         self.system = system
         self.width = system.mask.shape[-1]
-        self.extra = max(column_offsets(system))
+        self.n_context = max(column_offsets(system))
 
     def __call__(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W')` → `(B, 1, H, W')`."""
@@ -191,28 +192,31 @@ class CroppingCamera:
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, 1, H, W')` → `(B, C, H, W')`."""
-        return F.pad(self.system.adjoint(y), (0, self.extra))
+        return F.pad(self.system.adjoint(y), (0, self.n_context))
 
     def pinv(self, y: Tensor) -> Tensor:
         """Apply the Moore–Penrose inverse: `(B, 1, H, W')` → `(B, C, H, W')`."""
-        return F.pad(self.system.pinv(y), (0, self.extra))
+        return F.pad(self.system.pinv(y), (0, self.n_context))
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖²; v and the result are `(B, C, H, W')`."""
-        if self.extra == 0:
+        if self.n_context == 0:
             return self.system.data_step(v, y, rho)
         image = self.system.data_step(v[..., : self.width], y, rho)
         return torch.cat((image, v[..., self.width :]), -1)
 
 
 def roll_bands(x: Tensor, shifts: Sequence[int]) -> Tensor:
-    """Roll each band of `(B, C, H, W')` along the columns: one number of columns per band."""
+    """Roll band c of a cube `(B, C, H, W')` to the right by `shifts[c]` columns."""
     bands = [band.roll(shift, -1) for band, shift in zip(x.unbind(1), shifts, strict=True)]
     return torch.stack(bands, 1)
 
 
 def shear_bands(x: Tensor, shifts: Sequence[int], padding: int) -> Tensor:
-    """Shear a cube, with zeros beside each band: `(B, C, H, W)` → `(B, C, H, W + padding)`."""
+    """Shear a cube and fill it with zeros: `(B, C, H, W)` → `(B, C, H, W + padding)`.
+
+    Band c begins at column `shifts[c]`.
+    """
     bands = [
         F.pad(band, (shift, padding - shift))
         for band, shift in zip(x.unbind(1), shifts, strict=True)
@@ -220,25 +224,25 @@ def shear_bands(x: Tensor, shifts: Sequence[int], padding: int) -> Tensor:
     return torch.stack(bands, 1)
 
 
-def initial_cube(y: Tensor, system: Camera) -> Tensor:
+def initial_cube(y: Tensor, system: NetworkCamera) -> Tensor:
     """Return the windows of y at the scale of one band, 2/C · y: `(B, 1, H, W')` → `(B, C, H, W)`.
 
     Simulated masks transmit about half of the light, so a detector pixel holds the sum of about C/2
-    bands. The cube has its bands innermost in memory.
+    bands. The memory format of the cube is channels_last.
 
     Source: Cai et al., "Mask-guided spectral-wise transformer", CVPR 2022, equation 4.
     """
     return band_windows(y * 2 / system.bands, system).contiguous(memory_format=torch.channels_last)
 
 
-def band_masks(y: Tensor, system: Camera) -> Tensor:
+def band_masks(y: Tensor, system: NetworkCamera) -> Tensor:
     """Return the mask of each band, in the dtype of y: `(1|B, C, H, W)`."""
     mask = camera_mask(system).to(y.dtype)
     return mask.expand(-1, system.bands, -1, -1)
 
 
-def sheared_masks(y: Tensor, system: Camera) -> Tensor:
-    """Return the sheared masks, each band at its detector columns: `(1|B, C, H, W')`."""
+def sheared_masks(y: Tensor, system: NetworkCamera) -> Tensor:
+    """Return the mask of each band at its detector columns: `(1|B, C, H, W')`."""
     return shear_bands(
         band_masks(y, system), column_offsets(system), y.shape[-1] - system.mask.shape[-1]
     )
@@ -248,7 +252,7 @@ class ShearedCamera:
     """A camera of sheared cubes: A x = Σ_c Φ_c ⊙ x_c.
 
     Args:
-        matrix: Φ, `(1|B, C, H, W')`, of any values.
+        matrix: the sensing matrix Φ, `(1|B, C, H, W')`; its values need not lie in [0, 1].
     """
 
     def __init__(self, matrix: Tensor) -> None:
@@ -286,7 +290,7 @@ def on_sheared_cubes(
 
     Args:
         denoise: (cube, noise level) → cube.
-        shifts: detector column where each band begins.
+        shifts: first detector column of each band.
         width: columns of the cube.
         columns: columns of the detector.
     """
@@ -298,17 +302,25 @@ def on_sheared_cubes(
 
 
 def mix_measurement(
-    layer: nn.Conv2d, y: Tensor, masks: Tensor, system: Camera, scale: float = 1.0
+    layer: nn.Conv2d, y: Tensor, masks: Tensor, system: NetworkCamera, scale: float = 1.0
 ) -> Tensor:
     """Mix y and the masks of `sheared_masks` into a sheared cube `(B, C, H, W')`.
 
-    The result is that of a 1×1 convolution of 2C channels: the C windows of scale·y at the columns
-    of their bands, and the C sheared masks.
+    The result is that of a 1×1 convolution with 2C input channels. These are the C windows of
+    scale·y, each at the columns of its band, and the C sheared masks.
+
+    Args:
+        layer: the 1×1 convolution, from 2C to C channels.
+        y: measurement `(B, 1, H, W')`.
+        masks: sheared masks `(1|B, C, H, W')`.
+        system: the camera.
+        scale: factor of y.
 
     Source: Cai et al., "Degradation-aware unfolding half-shuffle transformer", NeurIPS 2022.
     """
-    # The first C channels all hold scale·y, or zero where the band does not fall. Their part of the
-    # convolution is therefore y times one weight per band and column; it needs no C images.
+    # The first C channels all hold scale·y, and zero in columns that their band does not reach. So
+    # their part of the convolution is y times one weight per band and column. This needs less
+    # memory than C copies of y.
     width = system.mask.shape[-1]
     ones = y.new_ones(1, system.bands, 1, width)
     is_reached = shear_bands(ones, column_offsets(system), y.shape[-1] - width)

@@ -27,7 +27,7 @@ from cassi.solvers.linear_system import LinearSystem, begin_system, has_subspace
 from cassi.solvers.statistics import check_noise, upper_quantile
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """x + conv(relu(conv(x))), both 3×3."""
 
     def __init__(self, width: int) -> None:
@@ -47,14 +47,14 @@ class Residual(nn.Module):
 class ComponentNet(nn.Module):
     """A U-Net of plain convolutions at a half, a quarter and an eighth of the resolution.
 
-    The input weights of all planes after the first `outputs + 1` start at zero.
+    The input weights start at zero, except those of the first `outputs + 1` planes.
 
     Args:
         inputs: number of input planes.
         outputs: number of output planes.
         widths: channels at a half, a quarter and an eighth of the resolution.
-        blocks: number of residual blocks there.
-        carries: whether the net takes the features of an earlier stage.
+        blocks: number of residual blocks at each of these resolutions.
+        carries: whether the net takes the features of the stage before.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ComponentNet(nn.Module):
         fine_width, middle_width, coarse_width = widths
 
         def stack(width: int, count: int) -> nn.Sequential:
-            return nn.Sequential(*(Residual(width) for _ in range(count)))
+            return nn.Sequential(*(ResidualBlock(width) for _ in range(count)))
 
         self.enter = nn.Conv2d(inputs, fine_width, 4, stride=2, padding=1)
         self.carry = (
@@ -83,8 +83,8 @@ class ComponentNet(nn.Module):
         decoder = [stack(w, max(1, n - 1)) for w, n in zip(widths[:2], blocks[:2], strict=True)]
         self.decoder = nn.ModuleList(decoder)
         self.leave = nn.ConvTranspose2d(fine_width, outputs, 4, stride=2, padding=1)
-        # At first the net uses the components and the noise level alone, and its correction is
-        # small: the first iterates of a training stay near those without a learned prior.
+        # An untrained net uses only the components and the noise level, and its correction is
+        # small. So a training starts near the result without a learned prior.
         with torch.no_grad():
             self.enter.weight[:, outputs + 1 :] = 0
             if self.carry is not None:
@@ -111,59 +111,61 @@ class ComponentNet(nn.Module):
         return self.leave(features), features
 
 
-# Side of the pixel blocks whose mean spectra the subspace is computed from, see `Subspace`.
-POOL = 16
+# Pixels along each side of the blocks whose mean spectra determine the subspace, see `Subspace`.
+# Larger blocks average more noise, and mix more materials.
+BLOCK_SIDE = 16
 
 
 @register_model("cassi_net", any_bands=True)
 class CassiNet(nn.Module):
-    """ADMM whose prior is total nuclear variation at first, and then learned, stage by stage.
+    """ADMM with total nuclear variation as prior, followed by stages with a learned prior.
 
     Both priors work on the leading components of the cube's own spectral subspace, which every
     iteration computes again (`cassi.priors.Subspace`). The network therefore gets images of
     components, not bands. It serves any number and any list of bands, any mask, size, step and
-    direction, whatever it was trained with.
-
-    An input n, the decimal logarithm of the number of unknowns per measured value, tells it how
-    reliable the first cube is. The prior's σ and the damping ρ rise with the noise of the
-    measurement.
+    direction, even if its training had other ones.
 
         v = argmin ½‖Av − y‖² + ρ_k/2‖v − (x − u)‖²
         a = Eᵀ(v + u),  x ← E(a − f_k(a, σ_k, Eᵀx, Aᵀ1, n)),  u ← u + v − x
 
+    f_k is the U-Net of stage k, E the basis of the subspace, and u the dual variable. n is the
+    decimal logarithm of the number of unknowns per measured value. It tells f_k how reliable the
+    first cube is. The prior's σ_k and the damping ρ_k rise with the noise of the measurement.
+
     Args:
-        bands: number of bands of the cameras it is meant for; it takes other numbers too.
+        bands: number of bands of the cameras that the network is meant for; it takes any number.
         stages: number of learned stages.
         rank: number R of components.
         widths: channels of f at a half, a quarter and an eighth of the resolution.
         blocks: number of residual blocks there.
         start: iterations of `auto`, the default method, before the first learned stage.
-        strength: weight of total variation in the last of them, relative to the signal level.
-        training_start: in training, the number of iterations before the first stage is drawn
-            uniformly from `training_start` to `start` for every batch. So one set of weights serves
-            any number in between.
-        balance: of total variation, see `cassi.priors.Subspace`.
+        strength: weight of total variation in the last of these iterations, relative to the signal
+            level; a larger one smooths more.
+        training_start: in training, the number of these iterations is drawn for every batch,
+            uniformly from `training_start` to `start`. So one set of weights serves any number in
+            between.
+        balance: 1 smooths weak components more, 0 smooths all alike; see `cassi.priors.Subspace`.
         noise: noise of the measurement, relative to its root mean square; it sets the damping of
             the data steps and the strength of the prior. "auto" estimates it. An error of the mask
             acts like noise: give a larger value then.
         shared: whether all stages have the same weights.
-        checkpointing: keep no inner activations of f for its gradient, and compute them again. It
-            takes less memory and about a third more time.
+        checkpointing: compute the inner activations of f_k again in the backward pass, and do not
+            keep them. This takes less memory and about a third more time.
 
     Raises:
-        ValueError: a number that is no count.
+        ValueError: a number is out of range, or `widths` or `blocks` are not three numbers.
 
     >>> net = CassiNet(stages=1, widths=(4, 4, 4))
     """
 
     takes_statistics: ClassVar[bool] = True
-    """`forward` accepts the statistics of the whole measurement, of which y is a part."""
+    """`forward` accepts the statistics of a whole measurement if y is a part of it."""
     takes_noise: ClassVar[bool] = True
     """`forward` accepts a noise level that was measured elsewhere."""
     takes_start: ClassVar[bool] = True
-    """`forward` accepts a first cube of another method, which replaces that of `begin`."""
+    """`forward` accepts the first cube of another method, which replaces the cube of `begin`."""
     sees_operators: ClassVar[bool] = True
-    """It uses only the operators of the camera, so it also works with a `Weighted` camera."""
+    """The network uses only the operators of a camera, so a `Weighted` camera may be given too."""
 
     def __init__(
         self,
@@ -200,8 +202,8 @@ class CassiNet(nn.Module):
         self.nets = nn.ModuleList(
             ComponentNet(2 * rank + 3, rank, widths, blocks, carry) for carry in carries
         )
-        # Initial values. The prior's σ falls from stage to stage, relative to the signal level, as
-        # the iterates get better. ρ is close to what a long training converged to.
+        # Initial values, which training changes. σ is relative to the signal level. It falls from
+        # stage to stage, because the cubes get better. A long training converged to a ρ near 0.01.
         self.log_sigma = nn.Parameter(torch.linspace(0.15, 0.03, stages).log())
         self.log_rho = nn.Parameter(torch.full((stages,), 0.01).log())
 
@@ -215,7 +217,7 @@ class CassiNet(nn.Module):
     ) -> Tensor:
         """Reconstruct: measurement `(B, K, H', W')` → cube `(B, C, H, W)`.
 
-        Arguments as of `outputs`.
+        The arguments and errors are those of `outputs`.
         """
         return self.outputs(y, system, start, statistics=statistics, noise=noise)[0]
 
@@ -234,7 +236,7 @@ class CassiNet(nn.Module):
             y: measurement `(B, K, H', W')`.
             system: the camera.
             start: the cube of `begin`, `(B, C, H, W)`; computed if None.
-            statistics: those of the whole measurement if y is a part of one.
+            statistics: statistics of the whole measurement if y is a part of it.
             noise: noise relative to the root mean square of y; `self.noise` if None.
 
         Raises:
@@ -244,7 +246,8 @@ class CassiNet(nn.Module):
         start = self.begin(y, system, statistics, noise) if start is None else start
         device = y.device.type
         precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        # Subspaces and data steps need more digits than bfloat16 has; only the net runs in it.
+        # Subspaces and data steps need more digits than half precision has. Only the U-Net runs
+        # in the precision of autocast.
         with torch.autocast(device, enabled=False):
             y, level, noise_level, damping = _normalize(y, system, noise_setting, statistics)
             x = start / level
@@ -304,7 +307,8 @@ class CassiNet(nn.Module):
 
             E(a − f(a, σ)),  a = Eᵀx,  E the leading spectral directions of x
 
-        Training f on this task first costs a small part of a training with cameras.
+        Training f for this task first is cheap: it takes a small part of the time of a training
+        with cameras.
 
         Args:
             x: `(B, C, H, W)`, with noise.
@@ -319,7 +323,7 @@ class CassiNet(nn.Module):
             x = x.float()
             mean = x.detach().abs().mean(1).flatten(1)
             # The signal level is the brightness that 0.1 % of the pixels exceed, as for
-            # measurements. A quantile sorts its input: of a large image every n-th pixel is used.
+            # measurements. The quantile sorts its input, so a large image is subsampled.
             level = upper_quantile(mean[:, :: 1 + mean.shape[1] // 2**20], 0.999)
             level = torch.where(level > 0, level, 1).view(-1, 1, 1, 1)
             zero_planes = x.new_zeros(x[:, :1].shape)
@@ -335,7 +339,7 @@ def _normalize(
     noise: Tensor | float | Literal["auto"],
     statistics: Statistics | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return y over its signal level, the level `(B, 1, 1, 1)`, the noise level and the damping."""
+    """Return y divided by its signal level, that level `(B, 1, 1, 1)`, noise level and damping."""
     y = y.float()
     level = signal_level(y, system, statistics)
     y = y / level
@@ -344,7 +348,7 @@ def _normalize(
 
 
 class _LearnedPrior:
-    """The learned prior of one run; it keeps the last cube and the last features."""
+    """The learned prior of one run; it remembers the last cube and the last features."""
 
     def __init__(
         self,
@@ -356,8 +360,8 @@ class _LearnedPrior:
         precision: torch.dtype | None,
     ) -> None:
         self.network, self.last_cube, self.precision = network, x, precision
-        # The net gets Aᵀ1 averaged over the bands, which is the mask for a camera of one shot, and
-        # a constant plane with the logarithm of the number of unknowns per measured value.
+        # The net gets two planes of the camera. The first is the mean of Aᵀ1 over the bands, which
+        # is the mask of a camera of one shot. The second has the constant value `log_unknowns`.
         self.camera_planes = torch.cat((mean_mask, torch.full_like(mean_mask, log_unknowns)), 1)
         self.is_transposed = getattr(system, "axis", -1) == -2
         self.is_mirrored = getattr(system, "step", 1) < 0
@@ -383,7 +387,7 @@ class _LearnedPrior:
         return correction[..., :height, :width].float()
 
     def _orient(self, planes: Tensor) -> Tensor:
-        # The network gets every camera as one that disperses to the right, so that one set of
+        # Images are turned so that the dispersion always points to the right. Then one set of
         # weights serves all directions. Each of these four maps is its own inverse.
         if not self.is_transposed:
             return planes.flip(-1) if self.is_mirrored else planes
@@ -396,8 +400,9 @@ def oriented_basis(x: Tensor, rank: int) -> Tensor:
 
     The cube is `(B, C, H, W)`, the result `(B, C, min(rank, C))`.
     """
-    # Eigenvectors have no sign of their own. A fixed sign gives the net the same components again.
-    basis = spectral_basis(block_means(x, POOL), rank)
+    # The sign of an eigenvector is arbitrary. With a fixed sign the net gets the same components in
+    # every iteration.
+    basis = spectral_basis(block_means(x, BLOCK_SIDE), rank)
     mean = x.mean((-2, -1)).to(basis.dtype)
     return torch.where((mean[:, None] @ basis) < 0, -basis, basis)
 
@@ -405,7 +410,11 @@ def oriented_basis(x: Tensor, rank: int) -> Tensor:
 def join_planes(
     a: Tensor, sigma: float | Tensor, previous: Tensor, camera_planes: Tensor, rank: int
 ) -> Tensor:
-    """Stack components, σ, earlier components and camera: `(B, 2·rank + 3, H, W)`."""
+    """Stack the input planes of a `ComponentNet`: `(B, 2·rank + 3, H, W)`.
+
+    The planes are the components a, σ, the components of the last cube, and the planes of the
+    camera. A cube of fewer than `rank` bands has fewer components; zeros take their place.
+    """
     missing_channels = (0, 0, 0, 0, 0, rank - a.shape[1])
     plane = level_map("CassiNet", sigma, a)
     return torch.cat(

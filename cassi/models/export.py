@@ -1,4 +1,4 @@
-"""Export of networks as files that run without this package: ONNX, programs of torch, libraries."""
+"""Export of networks to files that need no `cassi`: ONNX, torch programs, compiled libraries."""
 
 import json
 import os
@@ -31,13 +31,13 @@ class ExportableCamera(LinearSystem, HasShapes, Protocol):
 
 
 class MeasurementToCube(nn.Module):
-    """A method with its camera, as a module of y alone: y ↦ network(y, system).
+    """A module that holds a method and its camera, and takes only y: y ↦ network(y, system).
 
     Args:
         network: one of `cassi.create_model`, any `net(y, system)`, or a `Reconstructor`.
         system: the camera.
-        example: statistics of another measurement of that camera. If given, a reconstructor uses
-            the noise and the stopping points of that measurement.
+        example: statistics of another measurement of the camera. If given, a reconstructor uses
+            the noise and the stopping point of that measurement.
     """
 
     def __init__(
@@ -60,9 +60,10 @@ class MeasurementToCube(nn.Module):
         return x
 
 
-# Functions that draw random numbers in the networks which do so when they reconstruct.
+# Functions by which some networks draw random numbers during a reconstruction.
 DRAWING_FUNCTIONS = (torch.normal, torch.rand, torch.randn)
-# Functions that return the values of a tensor to Python. A trace cannot hold a decision by these.
+# Functions that return the values of a tensor to Python. A trace cannot contain decisions that
+# depend on these values.
 READING_FUNCTIONS = (
     Tensor.__bool__,
     Tensor.__int__,
@@ -97,7 +98,8 @@ class _Record(TorchFunctionMode):
     ) -> object:
         if func not in self.functions:
             return func(*args, **(kwargs or {}))
-        # Traced tensors compute `tolist` by `item`, so both runs must call `item` equally often.
+        # `tolist` of a traced tensor calls `item` for each number. The same is done for other
+        # tensors, so that the recording and the tracing run make the same calls.
         if func is Tensor.tolist:
             with self:
                 return _list_items(*args)
@@ -124,6 +126,9 @@ def export(
         network: one of `cassi.create_model`, any `net(y, system)`, or a `Reconstructor`.
         system: the camera.
         example: a measurement `(1, K, H', W')`.
+
+    Raises:
+        RuntimeError: the network decides by values of y, and there is no example.
     """
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -159,7 +164,11 @@ def _remember_statistics(network: Method, system: LinearSystem, y: Tensor) -> St
 def export_plain(
     network: Method, system: ExportableCamera, example: Tensor | None = None
 ) -> torch.export.ExportedProgram:
-    """Return the program of `export` with our operators replaced by operators of torch."""
+    """Return the program of `export`, with the operators of cassi replaced by those of torch.
+
+    Raises:
+        RuntimeError: see `export`; or torch has no operators for this camera.
+    """
     program = export(network, system, example)
     with torch.no_grad():
         table = torch.export.default_decompositions() | OUR_DECOMPOSITIONS
@@ -187,8 +196,8 @@ def export_torch(
 
     Args:
         program: y → x.
-        path: of the file, `.pt2`.
-        metadata: written as `about.json` into the file.
+        path: path of the `.pt2` file.
+        metadata: content of `about.json` in the file.
     """
     torch.export.save(program, path, extra_files={"about.json": json.dumps(dict(metadata or {}))})
 
@@ -198,15 +207,18 @@ def export_operators(
     path: str | os.PathLike[str],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a program of `export`, and beside it our compiled operators and their schemas.
+    """Write a program of `export`, and beside it the compiled operators of cassi and their schemas.
 
-    The operators are `operators.so`, which needs torch only and runs on the platform that it was
-    built for. The schemas are `operators.txt`.
+    `operators.so` holds the operators. It needs only torch, and runs on the platform that it was
+    built for. `operators.txt` holds the schemas.
 
     Args:
         program: y → x.
-        path: of the file, `.pt2`.
-        metadata: written as `about.json` into the file.
+        path: path of the `.pt2` file.
+        metadata: content of `about.json` in the file.
+
+    Raises:
+        RuntimeError: this installation has no compiled operators.
     """
     libraries = [file for file in torch.ops.loaded_libraries if Path(file).name == "_cpu.so"]
     if not libraries:
@@ -222,17 +234,17 @@ def export_compiled(
     path: str | os.PathLike[str],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Compile a program of `export_plain` to a library, by AOTInductor.
+    """Compile a program of `export_plain` to a library with AOTInductor.
 
     C++ reads the file with `torch::inductor::AOTIModelPackageLoader`, Python with
-    `torch._inductor.aoti_load_package`. It runs on the kind of processor that compiled it.
+    `torch._inductor.aoti_load_package`. It runs on processors of the kind that compiled it.
 
     Args:
         program: y → x.
-        path: of the file, `.pt2`.
-        metadata: written as metadata into the file.
+        path: path of the `.pt2` file.
+        metadata: metadata of the file.
     """
-    # With "freezing" the weights are constants, and the compiler reorders them for convolutions.
+    # "freezing" makes the weights constants, so the compiler can reorder them for convolutions.
     settings = {"freezing": True, "aot_inductor.metadata": dict(metadata or {})}
     torch._inductor.aoti_compile_and_package(
         program, package_path=os.fspath(path), inductor_configs=settings
@@ -248,16 +260,19 @@ def export_onnx(
 ) -> None:
     """Write a network with its camera as an ONNX file: input `y`, output `x`.
 
-    The file is for one camera, one measurement `(1, K, H', W')` at a time, and float32. The
-    operators of the camera are written as sums and products. Random numbers that a network draws
-    are those after `torch.manual_seed(0)`.
+    The file is for one camera and float32, and takes one measurement `(1, K, H', W')` at a time.
+    The operators of the camera are written as sums and products. The random numbers of a network
+    become constants, as in `export`.
 
     Args:
         network: one of `cassi.create_model`, any `net(y, system)`, or a `Reconstructor`.
         system: a camera of one shot whose bands move by whole pixels.
-        path: of the file.
+        path: path of the file.
         example: see `export`.
-        metadata: written as metadata into the file.
+        metadata: metadata of the file.
+
+    Raises:
+        RuntimeError: see `export_plain`; or the network computes eigenvectors.
     """
     program = export(network, system, example)
     if any(node.target is torch.ops.aten.linalg_eigh.default for node in program.graph.nodes):
@@ -269,8 +284,8 @@ def export_onnx(
         table = torch.export.default_decompositions() | ONNX_DECOMPOSITIONS
         program = program.run_decompositions(table)
         _check_plain(program)
-        # Without optimization: folding constants here changes the result of PADUT by 0.07. Runtimes
-        # optimize the file when they load it.
+        # optimize=False, because folding constants here changes the result of PADUT by 0.07.
+        # Runtimes optimize the file when they load it.
         onnx_program = torch.onnx.export(
             program,
             (),

@@ -37,25 +37,29 @@ from cassi.solvers.linear_system import (
 from cassi.solvers.refinement import MIN_VISIBLE_NOISE
 from cassi.solvers.statistics import root_mean_square
 
-# The weights of one to four cubes in their mean. The order is: the cube of the start, that of the
-# network, and those of the solvers that refine.
+# The weights of one to four cubes in their mean, chosen on validation scenes
+# (docs/development/experiments/pretrained.md). The order is: the start's cube, the network's cube,
+# then the cubes of the solvers that refine.
 CUBE_WEIGHTS = ((1.0,), (0.2, 0.8), (0.2, 0.2, 0.6), (0.1, 0.08, 0.3, 0.52))
-# The usual weights of the cubes' means over the bands. `HeldOutLines.weigh` changes them for a
-# scene. Most of an error lies in these means, and the last cube has the smallest error there.
+# The usual weights of the means over the bands of these cubes. `HeldOutLines.weigh` changes them
+# for a scene. Most of the error lies in these means, and the last cube has the smallest error in
+# them.
 BAND_MEAN_WEIGHTS = (*CUBE_WEIGHTS[:3], (0.0, 0.0, 0.25, 0.75))
-# The t of `HeldOutLines.weigh`: a larger value lets the weights of a scene depart further from the
-# usual ones.
+# The `trust` t of `HeldOutLines.weigh`, from the same log. A larger value lets the weights of a
+# scene depart further from the usual ones.
 WEIGHT_TOLERANCE = 6.0
-# `HeldOutLines.weigh` returns how far from the mean of the cubes (0) towards the start's cube (1)
-# the held-out pixels are predicted best. Up to the first value the mean is kept. From the second
-# value on the cube of `auto` replaces it; between them both are blended. Measured: at most 0.41 on
-# ten training scenes of CAVE, 0.49 to 1.29 on six pages of text under two coloured lights. On those
-# pages the mean was up to 1.8 dB below `auto`.
+# `HeldOutLines.weigh` also returns a position s between the mean of the cubes (0) and the start's
+# cube (1), at which the held-out pixels are predicted best. Below the first value the result is the
+# mean. Above the second value it is the start's cube, and between the two values it is a blend.
+# Measured (same log): s is at most 0.41 on ten training scenes of CAVE, and 0.49 to 1.29 on six
+# pages of text under two coloured lights. On those pages the mean was up to 1.8 dB below `auto`.
 REPLACEMENT_RANGE = (0.5, 0.75)
-# Fraction of the detector pixels that no cube gets: they decide the weights of a scene.
+# Fraction of the detector pixels that is held out of all cubes, to decide the weights of a scene.
+# Holding out 1 % costs up to 0.02 dB, 2 % up to 0.04 dB (same log).
 HELDOUT_FRACTION = 0.01
 
-# Noise relative to the root mean square of y → solvers, each of which starts from the cube before.
+# (noise relative to the root mean square of y) → solvers. Each starts from the cube of the one
+# before.
 SolverChooser = Callable[[float], Sequence[Reconstructor]]
 
 
@@ -65,11 +69,11 @@ class ShippedNetwork:
 
     Attributes:
         card: the description in the file of weights.
-        check: raises a ValueError for a camera that the network does not fit.
+        check: raises a ValueError if the network does not fit a camera.
         start: solver that returns the first cube and the noise of the measurement; or None.
         solvers: chooses the solvers that refine; or None.
-        doubts: lists how a camera, and a noise relative to the root mean square of y, differ from
-            those of the training.
+        doubts: lists how a camera and its noise differ from those of the training. The noise is
+            relative to the root mean square of y.
     """
 
     card: Card
@@ -104,30 +108,32 @@ class Inference(nn.Module):
     """Runs a network in evaluation mode, and may make its cube consistent with y.
 
         x₀ = start(y),  x₁ = net(y, system, x₀),  x₂, x₃, … = solvers(y, from x₁),
-        x = refine(x(w)),   see `cassi.solvers.refine`
+        x = refine(mean of the x_i with weights w_i),   see `cassi.solvers.refine`
 
     Errors of different methods are partly independent, so a mean of the cubes has a smaller error.
-    With `solvers`, no cube gets some held-out detector pixels. The weights w of the cubes' means
-    over the bands are those that predict these pixels
-    (`cassi.solvers.heldout.HeldOutLines.weigh`). On a scene unlike those of the training, the
-    network's cube so gets a small weight.
+    With `solvers`, some detector pixels are held out of all cubes. The weights w of the cubes'
+    means over the bands are those that predict these pixels best
+    (`cassi.solvers.heldout.HeldOutLines.weigh`). So the network's cube gets a small weight on a
+    scene unlike those of the training.
 
-    It is a `cassi.solvers.Reconstructor`, with one iteration.
+    This class is a `cassi.solvers.Reconstructor`, with one iteration.
 
     Args:
         network: `net(y, system) -> x`.
         refines: whether the cube is refined.
         start: computes the first cube and the noise, for a network that takes them.
-        solvers: (noise relative to the root mean square of y) → solvers, which continue from the
-            cube one after another before it is refined.
-        precision: one of `cassi.precision.PRECISIONS`; "auto" is the fastest one on the device for
-            a network that comes with its weights, and 32-true for any other.
-        check: called with the camera before every run; raises a ValueError for one that does not
-            fit.
+        solvers: chooses solvers by the noise, relative to the root mean square of y. One after
+            another they continue from the network's cube, before `refine`.
+        precision: one of `cassi.precision.PRECISIONS`. For a network that comes with its weights,
+            "auto" is the fastest one on the device. For any other network it is 32-true.
+        check: called with the camera before every run. It raises a ValueError if the camera does
+            not fit.
     """
 
     iterations = 1
     halo = 96
+    """Default number of rows around a block that its result depends on, for scenes in blocks. A
+    smaller halo is faster, and makes larger differences to the result without blocks."""
 
     def __init__(
         self,
@@ -159,7 +165,7 @@ class Inference(nn.Module):
         Args:
             y: measurement.
             system: the camera.
-            statistics: those of the whole measurement if y is a part of one.
+            statistics: statistics of the whole measurement if y is a part of it.
 
         Raises:
             ValueError: the camera does not fit the network.
@@ -177,33 +183,33 @@ class Inference(nn.Module):
     def begin(
         self, y: Tensor, system: LinearSystem, statistics: Statistics | None = None
     ) -> tuple[Tensor, list[Tensor], Tensor | None]:
-        """Return the network's first cube, the cubes of the start, and the noise of the start.
+        """Return the network's cube, the cubes of the start, and the noise of the start.
 
-        The start returns two cubes: one with the noise that it estimates from smooth windows, as
-        `auto` does, and one with the noise of `_limit_noise`. If both noises are the same, it is
-        the same cube twice. Without a start there are none.
+        The start has two cubes. For the first, the noise is estimated from smooth windows, as in
+        `auto`. For the second, it is the noise of `_limit_noise`. If both noise levels are the
+        same, the two cubes are the same too. Without a start the list is empty.
 
         Args:
             y: measurement `(B, K, H', W')`.
             system: the camera.
-            statistics: those of the whole measurement if y is a part of one.
+            statistics: statistics of the whole measurement if y is a part of it.
         """
-        starts: list[Tensor] = []
+        start_cubes: list[Tensor] = []
         noise = None
         if self.start is not None:
             all_statistics = statistics or Statistics(lambda: [(y, system)])
             solution = self.start.run(y, system, statistics=all_statistics).checked()
-            start = all_statistics.remember(
+            limited_start = all_statistics.remember(
                 self, partial(self._limit_noise, all_statistics, self.start, solution.stopped)
             )
-            starts.append(solution.x)
-            if start is not self.start:
-                solution = start.run(y, system, statistics=all_statistics).checked()
-            starts.append(solution.x)
+            start_cubes.append(solution.x)
+            if limited_start is not self.start:
+                solution = limited_start.run(y, system, statistics=all_statistics).checked()
+            start_cubes.append(solution.x)
             noise = solution.noise
-        first = starts[-1] if starts else None
-        x = self._run_network(y, system, statistics=statistics, start=first, noise=noise)
-        return x, starts, noise
+        first_cube = start_cubes[-1] if start_cubes else None
+        x = self._run_network(y, system, statistics=statistics, start=first_cube, noise=noise)
+        return x, start_cubes, noise
 
     def _reconstruct(
         self, y: Tensor, system: LinearSystem, statistics: Statistics | None
@@ -227,11 +233,11 @@ class Inference(nn.Module):
         x = weighted_mean(cubes, CUBE_WEIGHTS[len(cubes) - 1], weights)
         if start_fraction is not None and start_cube is not None:
             x = torch.lerp(x, start_cube, start_fraction.to(x).view(-1, 1, 1, 1))
-        # The caller reports a cube that is not finite; refining it would only take time.
+        # The caller reports a cube that is not finite. Refining it would only take time.
         if not bool(x.isfinite().all()):
             return x, noise
-        # The noise that smooth windows show may be texture, so only a clearly visible amount of it
-        # counts. With a start, `_limit_noise` has already limited the noise by held-out pixels.
+        # The noise in smooth windows may be texture, so noise below `MIN_VISIBLE_NOISE` is ignored.
+        # With a start, `_limit_noise` has already limited the noise by held-out pixels.
         min_visible = MIN_VISIBLE_NOISE if self.start is None else 0.0
         x = refine(x, y, system, noise=noise, visible=min_visible, statistics=statistics)
         return x, noise
@@ -239,30 +245,30 @@ class Inference(nn.Module):
     def _reconstruct_all(
         self, y: Tensor, system: LinearSystem, statistics: Statistics | None
     ) -> tuple[list[Tensor], Tensor | None, Tensor]:
-        """Return the cubes in the order of `CUBE_WEIGHTS`, the cube of `auto`, and the noise.
+        """Return the cubes in the order of `CUBE_WEIGHTS`, the first cube of the start, the noise.
 
-        The cube of `auto` is None if the network has no start.
+        The cube of the start is None if the network has no start.
         """
-        x, starts, noise = self.begin(y, system, statistics)
+        x, start_cubes, noise = self.begin(y, system, statistics)
         if noise is None:
             noise_setting: float | Literal["auto"] = getattr(self.network, "noise", "auto")
             noise = relative_noise(y, system, noise_setting, statistics)
-        cubes = [*starts[1:], x]
+        cubes = [*start_cubes[1:], x]
         if self.solvers is not None and bool(x.isfinite().all()):
             for method in self.solvers(float(noise.max())):
                 cubes.append(method.run(y, system, x0=cubes[-1], statistics=statistics).x)
-        return cubes, starts[0] if starts else None, noise
+        return cubes, start_cubes[0] if start_cubes else None, noise
 
     def _compute_weights(
         self, statistics: Statistics, lines: HeldOutLines, cubes: list[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Return the weights of the cubes `(M, B)`, and the fraction `(B,)` of `auto`'s cube.
+        """Return the weights of the cubes `(M, B)`, and the fraction `(B,)` of the start's cube.
 
-        The fraction is that of `auto`'s cube in the result; the rest is the mean of the cubes. It
-        is 1 if the start's cube predicts held-out pixels clearly better, as on pages of text under
-        coloured light.
+        The result is a blend of the start's cube, with this fraction, and the mean of all cubes.
+        The fraction is 1 if the start's cube predicts held-out pixels clearly better, as on pages
+        of text under coloured light.
         """
-        # A part of a scene gets the weights of the whole scene, so that parts fit each other.
+        # All parts of a scene get the same weights, so that they fit each other at the seams.
         y, camera = statistics.brightest()
         y = zero_bad_pixels(y, camera)
         if is_camera(camera) and not (y.shape == lines.y.shape and torch.equal(y, lines.y)):
@@ -281,14 +287,14 @@ class Inference(nn.Module):
     def _limit_noise(
         self, statistics: Statistics, start: Solver, stopping_point: StoppingPoint | None
     ) -> Solver:
-        """Return the start with a smaller noise, if held-out pixels show less than smooth windows.
+        """Return the start, with less noise if held-out pixels show less than smooth windows.
 
-        The start is returned as it is if it held out no pixels, or if its stopping point took all
-        of the estimated noise for texture (factor 0).
+        The start does not change if it held out no pixels, or if its stopping point regards all of
+        the estimated noise as texture (factor 0).
         """
-        # Smooth windows may take texture for noise. The network reconstructs without the held-out
-        # pixels, and its error there holds the noise and the texture that it misses. So this error
-        # is an upper bound of the noise, and replaces a larger estimate of the windows.
+        # In smooth windows texture may be mistaken for noise. The network reconstructs without the
+        # held-out pixels. Its error at these pixels consists of noise and of texture that it
+        # misses. So this error is an upper bound of the noise, and replaces a larger estimate.
         if stopping_point is None or stopping_point.factor == 0 or stopping_point.x is None:
             return start
         lines, window_noise = stopping_point.lines, statistics.noise.to(stopping_point.x)
@@ -296,9 +302,9 @@ class Inference(nn.Module):
         x = self._run_network(
             y, camera, statistics=statistics, start=stopping_point.x, noise=window_noise
         )
-        # The error is relative to the root mean square of the lines, the noise to that of all y.
+        # The error is relative to the root mean square of the lines, but the noise to that of y.
         scale = root_mean_square(lines.y.flatten()[None])[0] / statistics.size.mean()
-        # One transfer from the device for both numbers.
+        # Both numbers are read from the device in one transfer.
         values = torch.stack((window_noise.mean(), scale.to(window_noise.dtype)))
         window_level, error_scale = values.tolist()
         heldout_error = lines.error(x) * error_scale
@@ -309,13 +315,13 @@ class Inference(nn.Module):
     def _run_network(
         self, y: Tensor, system: LinearSystem, **inputs: Tensor | Statistics | None
     ) -> Tensor:
-        """Run the network with those inputs that it accepts by an attribute `takes_…`."""
+        """Run the network with those inputs for which it has a true attribute `takes_…`."""
         accepted_inputs = {
             key: value
             for key, value in inputs.items()
             if value is not None and getattr(self.network, f"takes_{key}", False)
         }
-        # A network that reads y itself gets a measurement without gaps.
+        # A network that reads y or the mask directly gets a measurement without bad pixels.
         if is_weighted(system) and not getattr(self.network, "sees_operators", False):
             y, system = fill_bad_pixels(y, system), system.unweighted
         with autocast(self.precision, y.device):
@@ -327,16 +333,19 @@ class Inference(nn.Module):
     def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct y `(B, K, H', W')` and report how it went; see `cassi.solvers.Reconstructor`.
 
-        It takes no first cube, and has one iteration and no objective.
+        A first cube is refused. The run has one iteration and no objective.
+
+        Raises:
+            ValueError: the camera does not fit the network, or the cube is not finite.
         """
         _, callback, _, statistics = unpack_options(options, "network")
-        start = time.perf_counter()
+        begin_time = time.perf_counter()
         y = self._prepare(y, system)
         x, noise = self._reconstruct(y, system, statistics)
-        # Reading a value also waits for the GPU, so the time below is that of the whole run.
+        # Reading this value waits for the GPU, so the time below is that of the whole run.
         if not bool(x.isfinite().all()):
             raise ValueError("the network's cube is not finite; check scale, dark and the mask")
-        solution = one_iteration(x, y, system, time.perf_counter() - start, callback)
+        solution = one_iteration(x, y, system, time.perf_counter() - begin_time, callback)
         return replace(solution, noise=noise)
 
 
@@ -346,22 +355,23 @@ def fill_bad_pixels(y: Tensor, system: WeightedCamera) -> Tensor:
 
         y_i ← (A1)_i · Σ_{j ∈ W_i ∩ G} y_j / Σ_{j ∈ W_i ∩ G} (A1)_j
 
-    The brightness of the scene is that of the neighbours, the mask's pattern A1 that of the pixel
-    itself. W_i is the smallest square of 3, 5, 9, … pixels around i in which A1 is not zero.
-    Networks that read the measurement need this: they were trained with complete ones.
+    The ratio of the sums is the brightness of the scene around pixel i. (A1)_i is the light that
+    the mask sends to the pixel itself. W_i is the smallest square of 3, 5, 9, … pixels around i
+    that has a good pixel with light. Networks that read the measurement directly need this, because
+    they were trained without bad pixels.
 
     Returns:
-        Shaped like y; zero where no pixel is good.
+        Measurement shaped like y. A bad pixel is zero if no good pixel with light was found.
     """
     y = system.without_bad_pixels(y)
     is_bad = ~system.is_good.expand_as(y)
     full_camera = system.unweighted
-    open_light = full_camera(torch.ones_like(full_camera.adjoint(y)))
-    good_light, result, side = system.without_bad_pixels(open_light), y, 3
+    coverage = full_camera(torch.ones_like(full_camera.adjoint(y)))
+    good_coverage, result, side = system.without_bad_pixels(coverage), y, 3
     while bool(is_bad.any()) and side < 4 * max(y.shape[-2:]):
-        mean_y, mean_light = (F.avg_pool2d(v, side, 1, side // 2) for v in (y, good_light))
-        is_fillable = is_bad & (mean_light > 0)
-        result = torch.where(is_fillable, open_light * mean_y / mean_light, result)
+        mean_y, mean_coverage = (F.avg_pool2d(v, side, 1, side // 2) for v in (y, good_coverage))
+        is_fillable = is_bad & (mean_coverage > 0)
+        result = torch.where(is_fillable, coverage * mean_y / mean_coverage, result)
         is_bad, side = is_bad & ~is_fillable, 2 * side - 1
     return result
 
@@ -374,7 +384,7 @@ def prepare(
     Args:
         network: `net(y, system) -> x`.
         refine: whether the cube is made consistent with the measurement, see
-            `cassi.solvers.refine`; "auto" does so for a network that comes with its weights.
+            `cassi.solvers.refine`. "auto" means: only for a network that comes with its weights.
         precision: see `Inference`.
 
     Raises:

@@ -14,13 +14,13 @@ from cassi.ops import convolve3x3
 
 
 def check_images(owner: str, x: Tensor, channels: int) -> None:
-    """Raise a ValueError where x is not `(N, channels, H, W)`."""
+    """Raise a ValueError if x is not `(N, channels, H, W)`."""
     if x.ndim != 4 or x.shape[1] != channels:
         raise ValueError(f"{owner}: expected images (N, {channels}, H, W), got {tuple(x.shape)}")
 
 
 def check_counts(owner: str, **counts: int) -> None:
-    """Raise a ValueError where a number of channels, layers, … is not a whole number >= 1."""
+    """Raise a ValueError if a number of channels, layers, … is not a whole number >= 1."""
     for name, count in counts.items():
         whole_number(f"{owner} {name}", count, 1)
 
@@ -33,14 +33,14 @@ def pad_to_multiple(
 ) -> Tensor:
     """Add rows below and columns to the right until H and W are multiples of a number.
 
-    "replicate" repeats the last row and column. "reflect" mirrors the image, and replicates where
-    the image is smaller than the padding. "mirror" mirrors as often as the padding needs.
+    "replicate" repeats the last row and column. "reflect" mirrors the image once. If the image is
+    smaller than the padding, it replicates instead. "mirror" mirrors as often as needed.
 
     Args:
         x: images `(…, H, W)`.
         multiple: H and W of the result are multiples of it.
         mode: how the added pixels are filled.
-        min_size: fewest rows and columns of the result; itself a multiple.
+        min_size: fewest rows and columns of the result, a multiple of `multiple`.
     """
     height, width = x.shape[-2:]
     below, right = (max(-size % multiple, min_size - size) for size in (height, width))
@@ -58,7 +58,8 @@ def pad_to_multiple(
 
 
 def _mirror_indices(size: int, total: int, device: torch.device) -> Tensor:
-    # The indices run 0 1 2 3 2 1 0 1 …: neither end is repeated, so a period is 2·(size - 1).
+    # The indices run 0 1 2 3 2 1 0 1 …. The first and the last index are not repeated, so the
+    # period is 2·(size - 1).
     period = max(2 * (size - 1), 1)
     position = torch.arange(total, device=device) % period
     return torch.minimum(position, period - position) if size > 1 else position
@@ -83,7 +84,11 @@ def pixel_shuffle(x: Tensor, side: int) -> Tensor:
 
 
 def level_map(owner: str, sigma: float | Tensor, x: Tensor) -> Tensor:
-    """Return σ, a number or one per image, as a channel of `(N, c, H, W)`: `(N, 1, H, W)`."""
+    """Return σ, a number or one per image, as a channel of `(N, c, H, W)`: `(N, 1, H, W)`.
+
+    Raises:
+        ValueError: the number of values of σ is neither 1 nor N; the message begins with `owner`.
+    """
     level = torch.as_tensor(sigma, dtype=x.dtype, device=x.device)
     if level.numel() not in (1, x.shape[0]):
         raise ValueError(
@@ -123,7 +128,7 @@ class InstanceNorm(nn.GroupNorm):
 def init_truncated_normal(network: nn.Module, kind: type[nn.Linear] | type[nn.Conv2d]) -> None:
     """Draw the weights of all layers of a kind from a truncated normal; set their biases to zero.
 
-    The standard deviation is 0.02, as in the authors' codes.
+    The standard deviation is 0.02, as in the code of the authors.
     """
     for module in network.modules():
         if isinstance(module, kind):
@@ -133,7 +138,7 @@ def init_truncated_normal(network: nn.Module, kind: type[nn.Linear] | type[nn.Co
 
 
 def pooled_mlp(width: int, outputs: int, bias: bool) -> nn.Sequential:
-    """Return a network of pooled features: `(B, width, 1, 1)` → `(B, outputs, 1, 1)`."""
+    """Return three 1×1 convolutions for pooled features: `(B, c, 1, 1)` → `(B, outputs, 1, 1)`."""
     return nn.Sequential(
         nn.Conv2d(width, width, 1),
         nn.ReLU(inplace=True),
@@ -152,8 +157,9 @@ def pool_rectified(layer: nn.Conv2d, x: Tensor) -> Tensor:
 class PixelNorm(nn.Module):
     """Normalize the channels of each pixel.
 
-    With `subtract_mean` it is LayerNorm, (x − μ)/√(σ² + 1e-5)·weight + bias. Without it the mean
-    stays and there is no bias, x/√(σ² + 1e-5)·weight; σ² is the variance about the mean in both.
+    With `subtract_mean` this is LayerNorm, (x − μ)/√(σ² + 1e-5)·weight + bias. Otherwise the result
+    is x/√(σ² + 1e-5)·weight: the mean is not subtracted and there is no bias. In both cases σ² is
+    the variance about the mean.
 
     Source: Zamir et al., "Restormer", CVPR 2022, its code.
     """
@@ -163,9 +169,9 @@ class PixelNorm(nn.Module):
         self.body = _Affine(dim, has_bias=subtract_mean)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return `(…, c)`."""
+        """Map `(…, c)` to the same shape."""
         weight, bias = self.body.weight, self.body.bias
-        # Compute in the dtype of the weights: a variance in bfloat16 is slow and has few digits.
+        # The dtype of the weights is used, because a variance in bfloat16 is slow and inaccurate.
         pixels = x.to(weight.dtype)
         if bias is not None:
             return F.layer_norm(pixels, weight.shape, weight, bias, 1e-5).to(x.dtype)
@@ -184,10 +190,10 @@ class _Affine(nn.Module):
 
 
 class Conv(nn.Conv2d):
-    """A convolution of images `(B, H, W, c)` that keeps their size.
+    """A convolution of images `(B, H, W, c)`, with (size − 1) // 2 zeros on each side.
 
-    The images are passed to torch as a view with channels first, without a copy. A kernel of an
-    even size takes away a row and a column; with a stride it divides H and W by the stride.
+    With an odd kernel and stride 1 the images keep their size. A 2×2 or 4×4 kernel with stride 2
+    halves H and W. The images are passed to torch as a view with channels first, without a copy.
     """
 
     def __init__(
@@ -212,7 +218,7 @@ class Conv(nn.Conv2d):
 class PointwiseConv(Conv):
     """A 1×1 convolution of images `(B, H, W, c)`, computed as a matrix product.
 
-    It rounds differently from `Conv`.
+    Its rounding differs from that of `Conv`.
     """
 
     def __init__(self, inputs: int, outputs: int, bias: bool = False) -> None:
@@ -220,7 +226,7 @@ class PointwiseConv(Conv):
 
     def forward(self, x: Tensor, *others: Tensor) -> Tensor:
         """Join the channels of images `(B, H, W, c)` and convolve them: `(B, H, W, c')`."""
-        # Summing one product per image avoids the copy that joining the images would take.
+        # One product per image is summed, because joining the images would copy them.
         weights = self.weight.flatten(1).split([image.shape[-1] for image in (x, *others)], 1)
         result = F.linear(x, weights[0], self.bias)
         for image, weight in zip(others, weights[1:], strict=True):
@@ -233,8 +239,8 @@ def depthwise_conv(dim: int, size: int = 3, bias: bool = False) -> Conv:
     return Conv(dim, dim, size, groups=dim, bias=bias)
 
 
-# Make a layer from its numbers of input and output channels: a 3×3 convolution, and a 4×4
-# convolution that halves H and W.
+# Functions that make a layer from its numbers of input and output channels: a 3×3 convolution, and
+# a 4×4 convolution that halves H and W.
 CONV_3X3, HALVING_CONV = partial(Conv, size=3), partial(Conv, size=4, stride=2)
 
 
@@ -262,7 +268,7 @@ def apply_channels_last(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 class ChannelsFirst(nn.Module):
-    """Apply a layer of `(B, c, H, W)` that has no weights to `(B, H, W, c)`."""
+    """Apply a function of images `(B, c, H, W)`, without weights, to images `(B, H, W, c)`."""
 
     def __init__(self, layer: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -276,10 +282,13 @@ class ChannelsFirst(nn.Module):
 def pointwise_depthwise(
     x: Tensor, pointwise: nn.Conv2d, depthwise: nn.Conv2d, parts: int
 ) -> list[Tensor]:
-    """Apply a 1×1, then a 3×3 depthwise convolution to `(B, H, W, c)`, and split the channels."""
-    # Each part is computed alone. The caller then reads contiguous images, and each image stays
-    # below the size from which the allocator returns memory to the system at once. That takes half
-    # the time for 2×74 channels.
+    """Apply a 1×1, then a 3×3 depthwise convolution to `(B, H, W, c)`, and split the channels.
+
+    The result is `parts` images `(B, H, W, c'/parts)`.
+    """
+    # Each part is computed alone. Then the caller reads contiguous images. The images are also so
+    # small that the allocator keeps their memory for the next ones. For 2×74 channels this takes
+    # half of the time.
     biases = [None] * parts if depthwise.bias is None else depthwise.bias.chunk(parts)
     results = []
     for weight, kernel, bias in zip(
@@ -292,7 +301,10 @@ def pointwise_depthwise(
 
 
 def depthwise_bottleneck(inputs: int, outputs: int, bias: bool = False) -> nn.Sequential:
-    """Return 1×1, 3×3 depthwise and 1×1 convolutions of `(B, c, H, W)` with GELU between them."""
+    """Return 1×1, 3×3 depthwise and 1×1 convolutions of `(B, c, H, W)` with GELU between them.
+
+    The 64 channels between them are those of the published weights.
+    """
     return nn.Sequential(
         nn.Conv2d(inputs, 64, 1, bias=bias),
         nn.GELU(),
@@ -303,9 +315,10 @@ def depthwise_bottleneck(inputs: int, outputs: int, bias: bool = False) -> nn.Se
 
 
 class GatedFeedForward(nn.Module):
-    """W₂(GELU(a) ⊙ b), where a and b are halves of depthwise(W₁x), each 2.66 times as wide as x.
+    """W₂(GELU(a) ⊙ b), where a and b are halves of depthwise(W₁x).
 
-    With `norm`, x first passes a `PixelNorm` that does not subtract the mean.
+    Each half has 2.66 times as many channels as x, as in the published weights. With `norm`, x
+    first passes a `PixelNorm` that does not subtract the mean.
 
     Source: Zamir et al., "Restormer", CVPR 2022, equation 3.
     """
@@ -332,18 +345,19 @@ def feed_forward(dim: int, factor: float, pointwise: type[Conv] = PointwiseConv)
 
     Args:
         dim: channels of the input and the output.
-        factor: the channels between the 1×1 convolutions over `dim`; rounded down.
+        factor: ratio of the channels between the 1×1 convolutions to `dim`; their number is rounded
+            down.
         pointwise: class of the 1×1 convolutions.
     """
     width = int(dim * factor)
     depthwise = depthwise_conv(width)
-    # GELU gets contiguous (B, H, W, c): its kernel for contiguous memory is twice as fast.
+    # GELU gets contiguous images (B, H, W, c), for which its kernel is twice as fast.
     layers = (pointwise(dim, width), nn.GELU(), depthwise, nn.GELU(), pointwise(width, dim))
     return named_sequence(net=nn.Sequential(*layers))
 
 
 class PreNorm(nn.Module):
-    """fn(norm(x)). The attributes have the names of the published weights."""
+    """fn(norm(x)). The attributes are named as in the published weights."""
 
     def __init__(self, norm: nn.Module, fn: nn.Module) -> None:
         super().__init__()
@@ -357,7 +371,7 @@ class PreNorm(nn.Module):
 class ResidualSequence(nn.Sequential):
     """Replace x by x + part(x) for one part after another.
 
-    Keywords are the names of the parts in the state dict.
+    In the state dict the parts are named by their keywords, or by their numbers.
     """
 
     def __init__(self, *parts: nn.Module, **named_parts: nn.Module) -> None:
@@ -367,7 +381,7 @@ class ResidualSequence(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         """Map images to the same shape."""
         for part in self:
-            # A ConvPair adds x within its last convolution, without another pass over the image.
+            # A ConvPair adds x within its last convolution, which saves one pass over the image.
             x = part(x, residual=x) if isinstance(part, ConvPair) else x + part(x)
         return x
 
@@ -389,7 +403,7 @@ class ConvPair(nn.Sequential):
         )
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Map images `(B, inputs, H, W)`, and add a residual `(B, outputs, H, W)`."""
+        """Map images `(B, inputs, H, W)` to `(B, outputs, H, W)`, and add `residual` to them."""
         first, _, second, *final_relu = (cast(nn.Conv2d, layer) for layer in self)
         features = convolve3x3(x, first.weight, first.bias, rectify=True)
         if not final_relu:
@@ -417,28 +431,30 @@ def u_net(
 
     Args:
         x: images.
-        encoder: (block, halve) of each scale, the finest first; further layers are ignored.
+        encoder: (block, downsample) of each scale, the finest first; further layers of a scale are
+            ignored.
         bottom: block of the coarsest scale.
-        decoder: (double, fuse, block) of each scale, the finest last.
+        decoder: (upsample, fuse, block) of each scale, the finest last.
         block_inputs: further arguments of the blocks of each scale, the finest first.
     """
     skips = []
-    for block, halve, *_ in encoder:
+    for block, downsample, *_ in encoder:
         arguments = () if block_inputs is None else next(block_inputs)
         x = block(x, *arguments)
         skips.append((x, arguments))
-        x = halve(x)
+        x = downsample(x)
     x = bottom(x, *(() if block_inputs is None else next(block_inputs)))
-    for double, fuse, block in decoder:
+    for upsample, fuse, block in decoder:
         skip, arguments = skips.pop()
-        x = block(fuse(double(x), skip), *arguments)
+        x = block(fuse(upsample(x), skip), *arguments)
     return x
 
 
 def apply_padded(network: Callable[[Tensor], Tensor], x: Tensor, multiple: int) -> Tensor:
     """Return x + network(x) for images `(B, C, H, W)` of any height and width.
 
-    The network gets images `(B, H', W', C)` mirrored to multiples of a number; the sum is cropped.
+    H and W are first mirrored up to multiples of `multiple`. The network gets `(B, H', W', C)`, and
+    the sum is cropped.
     """
     height, width = x.shape[-2:]
     x = pad_to_multiple(x, multiple, "mirror").permute(0, 2, 3, 1).contiguous()
@@ -459,32 +475,32 @@ class UNet(nn.Module):
         inputs: int | None = None,
         edge: Callable[[int, int], nn.Module] = CONV_3X3,
         fuse: Callable[[int, int], nn.Module] = PointwiseConv,
-        halvings: int = 1,
+        n_downsamplings: int = 1,
     ) -> None:
         """Make the layers.
 
         Args:
             dim: channels at full size; each halving of the image doubles them.
-            levels: number of halvings.
+            levels: number of halvings of the image.
             block: makes the block of a level, 0 for the finest.
             inputs: channels of the input; `dim` if None.
             edge: makes the first and the last layer from their input and output channels.
             fuse: makes the layer that joins the upsampled features with those of the encoder.
-            halvings: halving layers at each level. `pass_through` applies the first; the others
-                are for other images, such as masks.
+            n_downsamplings: number of halving layers at each level. `pass_through` applies the
+                first one. The others are for other images, such as masks.
         """
         self.embedding = edge(inputs or dim, dim)
         self.encoder_layers = nn.ModuleList()
         for level in range(levels):
             channels = dim << level
-            halves = [HALVING_CONV(channels, 2 * channels) for _ in range(halvings)]
-            self.encoder_layers.append(nn.ModuleList((block(level), *halves)))
+            downsamplings = [HALVING_CONV(channels, 2 * channels) for _ in range(n_downsamplings)]
+            self.encoder_layers.append(nn.ModuleList((block(level), *downsamplings)))
         self.bottleneck = block(levels)
         self.decoder_layers = nn.ModuleList()
         for level in reversed(range(levels)):
             channels = dim << level
-            double = TransposedConv(2 * channels, channels)
-            layers = double, fuse(2 * channels, channels), block(level)
+            upsample = TransposedConv(2 * channels, channels)
+            layers = upsample, fuse(2 * channels, channels), block(level)
             self.decoder_layers.append(nn.ModuleList(layers))
         self.mapping = edge(dim, dim)
 

@@ -19,12 +19,13 @@ from cassi.models.registry import find_model, list_models, plugins_of
 from cassi.plugins import missing_plugins
 from cassi.priors.weights import CHECKSUM, MisfitError, digest_tensors, load_weights, read_metadata
 
-# Limits of what the metadata of a file may ask for, before memory is allocated: the largest number
-# of bands, stages or channels, and the weights that a network may have beyond twice those in the
-# file.
-_MAX_SETTING, _MAX_EXTRA_WEIGHTS = 4096, 1 << 20
-# Sizes of tensors up to this one are tried as numbers of bands, for the message that a file was
-# made for another number of bands.
+# Limits that are checked before memory is allocated, because a damaged or hostile file may describe
+# a huge network. The largest number in the settings of a file, such as bands, stages or channels:
+_MAX_SETTING = 4096
+# A network may have twice as many weights as its file, and this many more:
+_MAX_EXTRA_WEIGHTS = 1 << 20
+# If weights do not fit, the sizes of their tensors below this limit are tried as numbers of bands.
+# So the message can say for how many bands the file was made.
 _MAX_BANDS_TRIED = 512
 # Settings of "pretrained" that `prepare` takes, not the network.
 _INFERENCE_SETTINGS = ("refined", "precision")
@@ -43,37 +44,35 @@ def create_model(
 
     Args:
         name: one of `list_models()`.
-        system: the camera it is for; for "pretrained", None postpones the check of the camera to
-            each reconstruction.
-        bands: number C of bands; by default those of the camera, 28 without one.
-        weights: file of its weights, see `load_published`; without one they are random, except
-            those of a network that comes with them.
-        ema: which weights of a file that holds two kinds, see `load_published`.
+        system: the camera that the network is for. For "pretrained", None postpones the check of
+            the camera to each reconstruction.
+        bands: number C of bands. The default is the number of the camera, or 28 without a camera.
+        weights: file of weights, see `load_published`. Without a file the weights are random,
+            except for a network that comes with its weights.
+        ema: whether to take the moving average of the weights, see `load_published`.
         settings: further arguments of the network's class. "pretrained" takes `size` and `noise`
             (`cassi.models.pretrained.shipped_network`), `refined` and `precision`
             (`cassi.models.inference.prepare`).
 
     Returns:
-        The network, in evaluation mode where weights were loaded.
+        The network. It is in evaluation mode if weights were loaded.
 
     Raises:
-        ValueError: there is no such name, a setting is unknown or unfit, the weights belong to
-            another network, or do not fit the camera; the message names the best solver that needs
-            no training.
+        ValueError: there is no such name, a setting is unknown or out of range, the weights belong
+            to another network, or the weights do not fit the camera. In the last case the message
+            names the best solver that needs no training.
 
     >>> net = create_model("gap_net", bands=5, stages=2)
     """
-    has_weights, count = (
-        find_model(name).has_weights,
-        None if system is None else system.cube_shape[0],
-    )
-    if has_weights and None not in (bands, count) and bands != count:
-        raise ValueError(f"bands: the camera has {count}, got {bands}")
+    has_weights = find_model(name).has_weights
+    camera_bands = None if system is None else system.cube_shape[0]
+    if has_weights and None not in (bands, camera_bands) and bands != camera_bands:
+        raise ValueError(f"bands: the camera has {camera_bands}, got {bands}")
     inference_settings = {
         key: settings.pop(key) for key in _INFERENCE_SETTINGS if has_weights and key in settings
     }
     if bands is None:
-        bands = 28 if count is None else count
+        bands = 28 if camera_bands is None else camera_bands
     network = make_network(name, bands, weights, ema, **settings)
     if not has_weights:
         return network
@@ -95,7 +94,7 @@ def make_network(
     /,
     **settings: Any,
 ) -> nn.Module:
-    """Make the network alone, as it is trained; arguments and errors as of `create_model`."""
+    """Make the bare network, as it is trained; arguments and errors are those of `create_model`."""
     entry = find_model(name)
     if entry.has_weights and weights is not None:
         raise ValueError(f"model {name}: expected no weights, it has its own; got {weights}")
@@ -118,21 +117,22 @@ def load_published(
 ) -> nn.Module:
     """Make a network with the weights of its authors' file, `net(y, system) -> x`.
 
-    Files are taken as they are: a `state_dict`, a checkpoint that holds one, with or without a
-    moving average, safetensors; `cassi.priors.load_weights` lists them all. Only tensors are read,
-    and nothing is loaded unless every name and shape fits. A pickled network (`torch.save(net)`)
-    is refused: reading it would run whatever it names.
+    The file may be a `state_dict`, a checkpoint that holds one, or safetensors.
+    `cassi.priors.load_weights` lists all formats. Only tensors are read, and nothing is loaded
+    unless every name and shape fits. A pickled network (`torch.save(net)`) is refused, because
+    reading it could run any code.
 
     Args:
         name: one of `list_models()`.
         path: the file.
         bands: number C of bands.
-        ema: where a file holds both the weights as the optimizer left them and their moving
-            average, None (the default) and True take the average: PADUT, RDLUF-MixS² and
-            DERNN-LNLT report figures of the average. False takes the others. Where a file holds no
-            average, None takes the weights that it holds, and True raises.
-        settings: further arguments of the network's class, as in `create_model`: weights trained
-            for other ones (`size`, `stages`, …) need them again.
+        ema: whether to take the moving average of the weights, which some files hold beside the
+            weights of the last step. None (the default) takes the average if there is one, else the
+            weights of the last step. True raises if there is no average. False takes the weights of
+            the last step. The published results of PADUT, RDLUF-MixS² and DERNN-LNLT are those of
+            the average.
+        settings: further arguments of the network's class (`size`, `stages`, …), as in
+            `create_model`. They must be the settings that the weights were trained with.
 
     Returns:
         The network, in evaluation mode.
@@ -140,8 +140,8 @@ def load_published(
     Raises:
         OSError: the file cannot be read.
         ValueError: there is no such network, or the file does not hold its weights. The message
-            counts the tensors that are missing, unknown or of another shape, names the first of
-            them, and the network whose weights they are where one is registered.
+            counts the tensors that are missing, unknown or of another shape, and names the first of
+            them. If the tensors fit another registered network, it names that network.
     """
     return create_model(name, bands=bands, weights=path, ema=ema, **settings)
 
@@ -153,7 +153,7 @@ def _load_into(
     ema: bool | None,
     shapes: Callable[[int], dict[str, torch.Size]],
 ) -> None:
-    """Load weights into a network; if they do not fit, name the network or bands that they fit.
+    """Load weights into a network. If they do not fit, the error says which network they do fit.
 
     `shapes` returns the shapes of this network's weights for another number of bands.
     """
@@ -177,12 +177,13 @@ def _load_into(
 
 
 def _shapes(name: str, bands: int, **settings: Any) -> dict[str, torch.Size]:
-    """Return the shapes of a network's weights, made without memory."""
+    """Return the shapes of a network's weights; {} if the network cannot be made on "meta"."""
     try:
         with torch.device("meta"):
             state = make_network(name, bands, **settings).state_dict()
     except (ValueError, RuntimeError, NotImplementedError):
-        # The network refuses these bands, or computes with its weights, which "meta" cannot.
+        # The network refuses these bands, or its constructor computes with the values of weights,
+        # which tensors on "meta" do not have.
         return {}
     return {key: value.shape for key, value in state.items()}
 
@@ -196,16 +197,16 @@ def save_model(
     """Write weights as safetensors with their card and a checksum in the file's metadata.
 
     Args:
-        path: ends in `.safetensors`; overwritten.
+        path: a name that ends in `.safetensors`; an existing file is overwritten.
         weights: the network's `state_dict`.
         card: name, settings, bands, wavelengths and training of the network.
-        half: write weights of float32 in float16, in half the size; networks are made in float32
-            from either. A weight beyond 65504 stays as it is.
+        half: write float32 tensors as float16, which halves the file; reading makes them float32
+            again. A tensor with a value beyond ±65504 stays float32.
     """
     from safetensors.torch import save
 
     metadata = {
-        "format": "pt",  # other tools ask for it
+        "format": "pt",  # other tools need this entry
         "model": json.dumps({"name": card.name, "settings": dict(card.settings)}),
         "bands": json.dumps(card.bands),
         "wavelengths": json.dumps(card.wavelengths),
@@ -213,13 +214,15 @@ def save_model(
     }
     if plugins := card.plugins or plugins_of(card.name):
         metadata["plugins"] = json.dumps(list(plugins))
-    # Stages that share weights refer to the same memory, which safetensors refuses: copy them.
+    # Stages that share weights refer to the same memory. safetensors refuses that, so they are
+    # copied.
     tensors = {key: value.detach().cpu().contiguous().clone() for key, value in weights.items()}
     if half:
         tensors = {key: _halve(value) for key, value in tensors.items()}
-    # The checksum is of the data after the header, which does not depend on the metadata in it.
+    # The checksum covers only the data after the header. So it stays right when it is added to the
+    # metadata, which are in the header.
     metadata[CHECKSUM] = digest_tensors(BytesIO(save(tensors, metadata)))
-    # Written by Python: safetensors' own writer does not report a full disk as such.
+    # Python writes the file, because the writer of safetensors does not report a full disk as such.
     Path(path).write_bytes(save(tensors, metadata))
 
 
@@ -235,7 +238,7 @@ def read_card(path: str | os.PathLike[str]) -> Card:
     Raises:
         OSError: there is no such file.
         ValueError: the file was not written by `save_model`, is damaged, needs a plugin that is not
-            loaded, or asks for a network that is too large.
+            loaded, or describes a network that is too large.
     """
     file = Path(path).expanduser()
     if not file.is_file():
@@ -302,7 +305,9 @@ def _check_size(file: Path, card: Card) -> None:
         with torch.device("meta"):
             state = make_network(card.name, card.bands, **card.settings).state_dict()
     except (RuntimeError, NotImplementedError):
-        return  # the network computes with its weights, which "meta" cannot
+        # The constructor of the network computes with the values of weights, which tensors on
+        # "meta" do not have. So the size is not checked.
+        return
     n_weights = sum(value.numel() for value in state.values())
     if n_weights > 2 * n_stored + _MAX_EXTRA_WEIGHTS:
         raise ValueError(f"model {file}: its network has {n_weights} weights, the file {n_stored}")

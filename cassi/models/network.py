@@ -1,4 +1,4 @@
-"""Base classes of networks that reconstruct a snapshot: checks, both axes, stages."""
+"""Base classes of networks that reconstruct a snapshot: one estimate, or one per stage."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar, TypeVarTuple
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from cassi import ops
-from cassi.models.camera_adapters import AlignedCamera, Camera, TransposedCamera
+from cassi.models.camera_adapters import AlignedCamera, NetworkCamera, TransposedCamera
 from cassi.models.layers import check_counts
 from cassi.solvers.base import Prior
 from cassi.solvers.linear_system import LinearSystem
@@ -19,11 +19,11 @@ Inputs = TypeVarTuple("Inputs")
 
 
 class Network(nn.Module):
-    """A network `(y, system) -> x`, for cameras of one shot, dispersed along either axis.
+    """A network `(y, system) -> x` for cameras of one shot that disperse along either axis.
 
-    A subclass defines `recover`. It gets cameras that disperse along the columns, by whole pixels
-    to the right of the first column. Any other camera is passed to it as an `AlignedCamera`, whose
-    data step is that of the camera.
+    A subclass defines `recover` for cameras with axis -1 and whole offsets, the smallest of which
+    is 0. A camera with axis -2 is wrapped as a `TransposedCamera`, a camera with other offsets as
+    an `AlignedCamera`.
     """
 
     def __init__(self, bands: int) -> None:
@@ -31,7 +31,7 @@ class Network(nn.Module):
         check_counts(type(self).__name__, bands=bands)
         self.bands = bands
 
-    def forward(self, y: Tensor, system: Camera) -> Tensor:
+    def forward(self, y: Tensor, system: NetworkCamera) -> Tensor:
         """Reconstruct: measurement `(B, 1, H', W')` → cube `(B, C, H, W)`.
 
         Raises:
@@ -42,7 +42,7 @@ class Network(nn.Module):
         x = self.recover(y, camera)
         return x.mT if system.axis == -2 else x
 
-    def align(self, y: Tensor, system: Camera) -> tuple[Tensor, Camera]:
+    def align(self, y: Tensor, system: NetworkCamera) -> tuple[Tensor, NetworkCamera]:
         """Return the measurement `(B, 1, H, W')` and the camera that `recover` gets."""
         self._check(y, system)
         if system.axis == -2:
@@ -52,11 +52,11 @@ class Network(nn.Module):
         aligned_camera = AlignedCamera(system)
         return aligned_camera.window(y), aligned_camera
 
-    def recover(self, y: Tensor, system: Camera) -> Tensor:
+    def recover(self, y: Tensor, system: NetworkCamera) -> Tensor:
         """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         raise NotImplementedError
 
-    def _check(self, y: Tensor, system: Camera) -> None:
+    def _check(self, y: Tensor, system: NetworkCamera) -> None:
         name = type(self).__name__
         if system.bands != self.bands:
             raise ValueError(
@@ -87,13 +87,14 @@ def compute(layer: Callable[[*Inputs], Result], *inputs: *Inputs, checkpointing:
 
 
 class UnrolledNetwork(Network):
-    """A fixed number of iterations of an `Algorithm`, each with a denoiser of its own.
+    """A fixed number of iterations of an algorithm with learned denoisers, called stages.
 
     Args:
         bands: number C of bands.
         stages: number of iterations.
-        checkpointing: keep only the cubes between the stages for the gradient, and compute the
-            activations within a stage again. It takes less memory and about a third more time.
+        checkpointing: keep only the cubes between the stages for the backward pass, which computes
+            the activations within a stage again. This takes less memory and about a third more
+            time.
 
     Raises:
         ValueError: a count below 1.
@@ -116,9 +117,9 @@ class UnrolledNetwork(Network):
         """Return a denoiser `net(x, features) -> x, features` as the prior of one stage.
 
         Args:
-            denoiser: gets None for the features in the first stage.
-            features: the features of the stage before, empty before the first stage. The prior
-                replaces them by those of its own stage.
+            denoiser: the denoiser of the stage. In the first stage it gets None as features.
+            features: a list with the features of the stage before, empty before the first stage.
+                The prior replaces them by the features of its own stage.
         """
 
         def apply(x: Tensor, sigma: float | Tensor | None) -> Tensor:
@@ -130,23 +131,23 @@ class UnrolledNetwork(Network):
 
 
 class StagedNetwork(UnrolledNetwork):
-    """A network whose every stage ends with an estimate of the cube.
+    """An unrolled network in which every stage ends with an estimate of the cube.
 
-    A subclass defines `iterates`, which gets cameras that disperse along the columns.
+    A subclass defines `iterates`, which gets the same cameras as `recover`.
     """
 
-    def iterates(self, y: Tensor, system: Camera) -> Iterator[Tensor]:
+    def iterates(self, y: Tensor, system: NetworkCamera) -> Iterator[Tensor]:
         """Yield the cube `(B, C, H, W)` of each stage; y is `(B, 1, H, W')`."""
         raise NotImplementedError
 
-    def recover(self, y: Tensor, system: Camera) -> Tensor:
+    def recover(self, y: Tensor, system: NetworkCamera) -> Tensor:
         """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         cube = y
         for iterate in self.iterates(y, system):
             cube = iterate
         return cube
 
-    def outputs(self, y: Tensor, system: Camera) -> list[Tensor]:
+    def outputs(self, y: Tensor, system: NetworkCamera) -> list[Tensor]:
         """Return the cubes of all stages, the last stage first.
 
         Returns:
@@ -158,7 +159,7 @@ class StagedNetwork(UnrolledNetwork):
 
 
 def memory_format_warning(network: nn.Module, y: Tensor, system: LinearSystem) -> str | None:
-    """Return a line that names the first operator that loses `torch.channels_last`; None if none.
+    """Return a line that names the first operator which loses `torch.channels_last`, or None.
 
     The network runs once, in evaluation mode. The state of the random generators is restored.
     """

@@ -16,33 +16,42 @@ from cassi.models.registry import register_model
 from cassi.priors import TV, Compose, Denoiser
 from cassi.solvers import Solver
 
-# One set of weights for any number of bands, any mask, step and direction.
+# Weights of the network: one set for any number of bands, any mask, step and direction.
 WEIGHTS_FILE = Path(__file__).with_name("weights") / "cassi_net.safetensors"
-# Weights of the denoiser that refines, trained on cubes of the network (train_refiner.py).
+# Weights of the denoiser that refines the network's cube. It was trained on such cubes
+# (scripts/release/train_refiner.py).
 REFINER = WEIGHTS_FILE.with_name("refiner.safetensors")
-# Prior that is applied before that denoiser, in every iteration that refines.
+# Weak total variation, which every iteration that refines applies before that denoiser.
 TV_PRIOR = TV(weight=0.3, iterations=5, norm="nuclear", warm=True)
 # The files of the model "pretrained".
 FILES = (WEIGHTS_FILE, REFINER)
-# Settings of the iterations with total variation before the learned stages, by size.
+# Settings of the iterations with total variation before the learned stages, by size. With 100
+# iterations in place of 125, `large` loses 0.04 to 0.64 dB (docs/development/experiments/
+# pretrained.md).
 SIZES: dict[str, dict[str, float]] = {
     "large": {"start": 125, "strength": 0.024, "balance": 1.0},
     "small": {"start": 70, "strength": 0.03, "balance": 1.0},
 }
-# Fewest and most bands of a camera that the network accepts.
+# Fewest and most bands of a camera. Other cameras are refused; cameras that are accepted, but
+# outside of `TRAINED_BANDS`, get a warning.
 BAND_RANGE = (4, 40)
-# Fewest pixels along each side of the cube.
+# Fewest pixels along each side of the cube. Smaller scenes are refused.
 MIN_SIDE = 32
-# Fewest and most bands of the cameras of the training.
+# Fewest and most bands of the cameras in the training.
 TRAINED_BANDS = (5, 28)
-# Pixels per band of those cameras.
+# Smallest and largest dispersion of the cameras in the training, pixels per band.
 TRAINED_STEPS = (1, 3)
-# Largest noise of their frames, relative to the root mean square of y (25 dB).
+# Largest noise of the measurements in the training, relative to the root mean square of y (25 dB).
 TRAINED_NOISE = 0.056
 
 
 def refining_denoiser(weights: Path | None = None, learns: bool = False) -> Denoiser:
-    """Return the denoiser that refines the network's cube, as a prior."""
+    """Return the denoiser that refines the network's cube, as a prior of spectral components.
+
+    Args:
+        weights: file of weights; None takes the file in the package.
+        learns: see `cassi.priors.Denoiser`.
+    """
     network = DRUNet(channels=1, widths=(16, 32, 64, 64), blocks=1, shuffle=2, residual=True)
     return Denoiser(
         network,
@@ -54,10 +63,11 @@ def refining_denoiser(weights: Path | None = None, learns: bool = False) -> Deno
     )
 
 
-def total_variation(size: str, noise: float | Literal["auto"] = "auto") -> Solver:
-    """Return the solver that a size of the network starts from: `auto` with other iterations.
+def start_solver(size: str, noise: float | Literal["auto"] = "auto") -> Solver:
+    """Return the solver that computes the network's first cube: `auto` with settings of a size.
 
-    Only the large size holds out pixels: that takes longer than all iterations of the small one.
+    Only the large size holds out pixels, because that takes longer than all iterations of the small
+    size.
     """
     settings = SIZES[size]
     return auto(
@@ -69,8 +79,11 @@ def total_variation(size: str, noise: float | Literal["auto"] = "auto") -> Solve
     )
 
 
-def plug_and_play() -> SolverChooser:
-    """Return a chooser of the solvers that refine: weak TV with a denoiser, then patches."""
+def refining_solvers() -> SolverChooser:
+    """Return a function that chooses the solvers that refine the network's cube.
+
+    The first solver uses weak total variation and the denoiser, the second one similar patches.
+    """
     prior = Compose([TV_PRIOR, MirroringDenoiser(refining_denoiser())])
     return lambda noise: (refining(noise, prior), nonlocal_refining(noise))
 
@@ -91,8 +104,8 @@ def check_camera(system: HasShapes) -> None:
         reason = f"{bands} bands (they are for {BAND_RANGE[0]} to {BAND_RANGE[1]})"
     elif min(height, width) < MIN_SIDE:
         reason = f"an image of {height} x {width} (they are for {MIN_SIDE} x {MIN_SIDE} and more)"
-    # Several shots, or a dual disperser, measure so much more of the scene that total variation
-    # alone reconstructs better than the network, which was trained for single dispersers.
+    # The network was trained with one shot and single dispersers. Several shots, or two dispersers,
+    # measure so much more of the scene that total variation alone reconstructs it better.
     elif shots > 1:
         reason = f"{shots} shots (they are for one)"
     elif detector == [height, width]:
@@ -105,21 +118,26 @@ def check_camera(system: HasShapes) -> None:
 
 
 def list_differences_from_training(system: HasShapes, noise: float) -> list[str]:
-    """List how a camera that `check_camera` accepts differs from those of the training."""
-    doubts = []
+    """List how a camera that `check_camera` accepts differs from those of the training.
+
+    Args:
+        system: the camera.
+        noise: noise of the measurement, relative to the root mean square of y.
+    """
+    differences = []
     bands, offsets = system.cube_shape[0], getattr(system, "offsets", None)
     if not TRAINED_BANDS[0] <= bands <= TRAINED_BANDS[1]:
-        doubts.append(f"{bands} bands (trained with {TRAINED_BANDS[0]} to {TRAINED_BANDS[1]})")
+        differences.append(f"{bands} bands (trained with {TRAINED_BANDS[0]} to {TRAINED_BANDS[1]})")
     if offsets is not None and bands > 1:
         step = (max(offsets) - min(offsets)) / (bands - 1)
         low, high = TRAINED_STEPS
-        # The bands of a calibrated camera are not whole pixels apart: a quarter of a pixel is
-        # tolerated.
+        # The step of a calibrated camera is not exactly a whole number of pixels, so a quarter of a
+        # pixel is tolerated.
         if not low - 0.25 <= step <= high + 0.25:
-            doubts.append(f"{step:.2g} pixels per band (trained with {low} to {high})")
+            differences.append(f"{step:.2g} pixels per band (trained with {low} to {high})")
     if noise > TRAINED_NOISE:
-        doubts.append(f"{noise:.0%} of noise (trained with up to {TRAINED_NOISE:.0%})")
-    return doubts
+        differences.append(f"{noise:.0%} of noise (trained with up to {TRAINED_NOISE:.0%})")
+    return differences
 
 
 @register_model("pretrained", shipped=True, files=FILES, any_bands=True)
@@ -131,12 +149,13 @@ def shipped_network(
 ) -> nn.Module:
     """Return the network that comes with the package; see docs/guides/pretrained.md.
 
-    `create_model("pretrained")` makes it ready to reconstruct; alone it can be trained further.
+    This is the bare network, which can be trained further. `create_model("pretrained")` wraps it as
+    a reconstructor.
 
     Args:
-        bands: has no effect: the weights are for any number of bands.
-        size: "large", or "small", which is faster and a little less sharp. The large one refines
-            by `plug_and_play`, which takes about as long again.
+        bands: has no effect, because the weights are for any number of bands.
+        size: "large" or "small". The small size is faster and a little less sharp. The large size
+            refines by `refining_solvers`, which about doubles the time.
         noise: noise of the measurement, relative to its root mean square; "auto" estimates it. An
             error of the mask acts like noise: give a larger value then.
 
@@ -153,8 +172,8 @@ def load_shipped(path: Path, size: str, noise: float | Literal["auto"] = "auto")
     card = read_card(path)
     card = replace(card, settings={**card.settings, **SIZES[size], "noise": noise})
     network = make_network(card.name, card.bands, path, **card.settings)
-    solvers = plug_and_play() if size == "large" else None
-    start = total_variation(size, noise)
+    solvers = refining_solvers() if size == "large" else None
+    start = start_solver(size, noise)
     network.shipped = ShippedNetwork(
         card, check_camera, start, solvers, list_differences_from_training
     )  # type: ignore[assignment]

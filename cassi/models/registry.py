@@ -22,7 +22,7 @@ class Entry:
         make: its class, or a function that makes it, `make(bands=C, **settings)`.
         settings: keyword arguments of `make` that distinguish this name, such as `stages=3`.
         has_weights: whether it comes with its weights; the network then has an attribute `shipped`.
-        files: files whose content the network's results depend on.
+        files: files that the network's results depend on, such as its weights.
         any_bands: whether its weights serve any number of bands.
         plugin: the user's file or module that registers it; None for a network of the package.
     """
@@ -40,11 +40,11 @@ class Card:
     """The description that a file of weights holds in its metadata.
 
     Attributes:
-        name: of the network, as `create_model` takes it.
+        name: name of the network, as `create_model` takes it.
         settings: further arguments of `create_model`.
         bands: number C of bands.
         wavelengths: nm, one per band, or None.
-        training: how the weights were trained; only people read it.
+        training: how the weights were trained; a record for people.
         plugins: the user's files or modules that register the network.
     """
 
@@ -67,7 +67,9 @@ def register_model(
     any_bands: bool = False,
     **settings: Any,
 ) -> Callable[[Maker], Maker]:
-    """Give a network a name; several names with other settings may be stacked.
+    """Register a network under a name.
+
+    Several of these decorators may be stacked, to give other settings other names.
 
     Args:
         name: as `create_model` takes it, lower case.
@@ -77,11 +79,12 @@ def register_model(
         settings: arguments of the class, which a caller of `create_model` may override.
 
     Returns:
-        A decorator of a class of networks, or of a function that makes one: `make(bands=C,
-        **settings)` is a `torch.nn.Module`, and `network(y, system)` the cube `(B, C, H, W)`.
+        A decorator for a class of networks, or for a function that makes a network. The class or
+        function is called as `make(bands=C, **settings)` and returns a `torch.nn.Module`. The call
+        `network(y, system)` of that module returns the cube `(B, C, H, W)`.
 
     Raises:
-        ValueError: the name is taken, or no valid identifier.
+        ValueError: the name is taken, or is not a valid identifier.
     """
     check_name("register_model", name)
 
@@ -99,8 +102,8 @@ def list_models(pattern: str = "*", *, shipped: bool | None = None) -> list[str]
     """Return the names of the networks, sorted.
 
     Args:
-        pattern: as of the shell, `dauhst*`, selects.
-        shipped: True for those that come with their weights, False for the others.
+        pattern: shell pattern that the names must match, such as `dauhst*`.
+        shipped: True for networks that come with their weights, False for the others, None for all.
     """
     names = sorted(fnmatch.filter(_ENTRIES, pattern))
     return [name for name in names if shipped in (None, _ENTRIES[name].has_weights)]
@@ -115,11 +118,11 @@ def find_model(name: str) -> Entry:
 
 
 def plugins_of(name: str) -> tuple[str, ...]:
-    """Return the user's files or modules that register a network; none for one of the package."""
+    """Return the user's files or modules that register a network; () for one of the package."""
     entry = _ENTRIES.get(name)
     return () if entry is None or entry.plugin is None else (entry.plugin,)
 
 
 def weight_files(name: object) -> tuple[Path, ...]:
-    """Return the files of weights of a shipped network; none for any other name."""
+    """Return the files of weights of a shipped network; () for any other name."""
     return _ENTRIES[name].files if isinstance(name, str) and name in _ENTRIES else ()

@@ -1,7 +1,7 @@
-"""Training of networks: losses, schedules, and the module, data and callbacks for Lightning.
+"""Training of networks: losses, schedules, and the Lightning module, data and callbacks.
 
 `cassi.training.module`, `.data`, `.callbacks` and `.loggers` import Lightning, which takes seconds.
-Only the start of a training imports them; `import cassi` does not.
+Only a training imports them; `import cassi` does not.
 """
 
 from cassi.training.losses import RMSE, Charbonnier, LogRMSE, MultiStage

@@ -23,8 +23,8 @@ PREVIOUS_CHECKPOINT = "previous.ckpt"
 class AtomicCheckpoints(TorchCheckpointIO):
     """Writes checkpoints atomically: a file is complete and on the disk, or it does not exist.
 
-    Lightning writes into the folder of temporary files and moves the file. Between two file systems
-    the move is a copy, and a kill can leave a part of it.
+    Lightning writes a temporary file and moves it. If the folder of temporary files is on another
+    file system, the move is a copy, and a kill can leave an incomplete file.
     """
 
     def save_checkpoint(
@@ -41,12 +41,16 @@ class EMA(WeightAveraging):
     """Keeps the exponential moving average of the weights, w̄ ← decay·w̄ + (1 − decay)·w.
 
     Validation and the exported network use the average.
+
+    Raises:
+        ValueError: `decay` is not in [0, 1).
     """
 
     def __init__(self, decay: float = 0.999) -> None:
         if not 0 <= decay < 1:
             raise ValueError(f"EMA decay: expected a number in [0, 1), got {decay!r}")
-        # This averages all tensors in one call; Lightning's own class averages them one by one.
+        # `get_ema_multi_avg_fn` averages all tensors in one call. Lightning's own EMA averages them
+        # one by one.
         super().__init__(multi_avg_fn=get_ema_multi_avg_fn(decay))
         self.decay = decay
 
@@ -54,9 +58,12 @@ class EMA(WeightAveraging):
 class LastCheckpoint(ModelCheckpoint):
     """Overwrites one checkpoint at regular intervals, after validations, and at the end of a run.
 
-    The checkpoint before it is kept as `previous.ckpt`: a run resumes from it if the last one is
-    damaged. The interval is a number of steps or of minutes. Further settings are those of
+    The checkpoint before the last one is kept as `previous.ckpt`. A run resumes from it if the last
+    one is damaged. The interval is a number of steps or of minutes. Further settings are those of
     Lightning's class.
+
+    Raises:
+        ValueError: both intervals are given, or none.
     """
 
     def __init__(
@@ -90,12 +97,12 @@ class LastCheckpoint(ModelCheckpoint):
         fetcher = trainer.fit_loop._data_fetcher
         assert fetcher is not None
         if trainer.enable_validation and loop._should_check_val_fx(fetcher):
-            # A run that resumes from a checkpoint of this moment would skip the validation that
-            # follows. `on_validation_end` saves after it.
+            # A validation follows. A run that resumes from a checkpoint saved now would skip it. So
+            # `on_validation_end` saves.
             return
         super().on_train_batch_end(trainer, pl_module, *rest)
-        # With several processes a signal may have reached only one. Saving needs all of them, so
-        # one process alone must not begin.
+        # With several processes, a signal may have reached only one of them. Saving needs all
+        # processes, so one process must not begin it alone.
         is_ending = trainer.should_stop or (trainer.received_sigterm and trainer.world_size == 1)
         if is_ending and not self._should_skip_saving_checkpoint(trainer):
             self._save_topk_checkpoint(trainer, self._monitor_candidates(trainer))
@@ -106,7 +113,7 @@ class LastCheckpoint(ModelCheckpoint):
             self._save_topk_checkpoint(trainer, self._monitor_candidates(trainer))
 
     def _save_checkpoint(self, trainer: Trainer, filepath: str) -> None:
-        # The tables are written first: a resumed run then finds all rows up to its checkpoint.
+        # The tables are written first, so that a resumed run finds all rows up to its checkpoint.
         for table in log_current_step(trainer):
             table.write()
         if trainer.is_global_zero:
@@ -117,7 +124,10 @@ class LastCheckpoint(ModelCheckpoint):
 class StepProgressBar(ProgressBar):
     """Shows the steps of the whole training, the remaining time, the loss and the score.
 
-    The remaining time follows from the mean rate of this run, validations included.
+    The remaining time is computed from the mean speed of this run, including validations.
+
+    Raises:
+        ValueError: `refresh_rate` is below 1.
     """
 
     def __init__(self, refresh_rate: int = 10) -> None:
@@ -128,7 +138,7 @@ class StepProgressBar(ProgressBar):
         self._bar: Any = None
 
     def disable(self) -> None:
-        """Show nothing; Lightning calls this in all processes but the first."""
+        """Hide the bar; Lightning calls this in all processes but the first."""
         self._enabled = False
 
     def enable(self) -> None:
@@ -136,7 +146,7 @@ class StepProgressBar(ProgressBar):
         self._enabled = True
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Create the bar at the current step, which a resumed run has too."""
+        """Create the bar at the current step, which is not 0 in a resumed run."""
         from tqdm import tqdm
 
         steps = trainer.max_steps if trainer.max_steps > 0 else None
@@ -146,7 +156,7 @@ class StepProgressBar(ProgressBar):
         )  # fmt: skip
 
     def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
-        """Show the step, every `refresh_rate` steps."""
+        """Update the bar every `refresh_rate` steps."""
         if trainer.global_step % self.refresh_rate == 0:
             self._show(trainer)
 
@@ -174,9 +184,10 @@ class StepProgressBar(ProgressBar):
 def log_current_step(trainer: Trainer) -> list[MetricsTable]:
     """Log the current step to the tables, before Lightning does; return the tables.
 
-    Lightning logs a step after its callbacks. A checkpoint that a callback saves would lack the
-    step's row, and a resumed run does not repeat the step. `MetricsTable` drops the second row of
-    Lightning; other loggers would keep both, so they do not get this one.
+    Lightning logs a step after its callbacks. When a callback saves a checkpoint, the row of the
+    step would be missing in the tables, and a resumed run does not repeat the step. Lightning logs
+    the same row again later. `MetricsTable` drops the second row. Other loggers would keep both, so
+    only the tables get the first one.
     """
     connector = trainer._logger_connector
     loggers = trainer.loggers
@@ -192,9 +203,9 @@ def log_current_step(trainer: Trainer) -> list[MetricsTable]:
 
 
 def keep_previous(last: Path) -> None:
-    """Keep a checkpoint that is about to be overwritten as `previous.ckpt` beside it."""
+    """Keep the last checkpoint, which is about to be overwritten, as `previous.ckpt` beside it."""
     previous = last.with_name(PREVIOUS_CHECKPOINT)
-    # A hard link costs no copy. On file systems without hard links nothing is kept.
+    # A hard link needs no copy. On file systems without hard links no checkpoint is kept.
     with contextlib.suppress(OSError):
         if last.exists() and not (previous.exists() and previous.samefile(last)):
             with atomic_path(previous) as temporary:

@@ -14,8 +14,9 @@ from cassi.data.mst import ToolboxBatches
 def batch_number(step: int, pool: int | None = None, reuse: int | None = None) -> int:
     """Return the number of the batch of a step, counted from the start of the training.
 
-    Without `pool` every step has a new batch. With it, the same `pool` batches are used again and
-    again; with `reuse` too, each is used `reuse` times, then `pool` new batches follow.
+    Without `pool` every step has a new batch. With `pool`, the same `pool` batches are used again
+    and again. With `reuse` too, each of them is used `reuse` times, and then `pool` new batches
+    follow.
 
     >>> [batch_number(step, pool=2, reuse=2) for step in range(8)]
     [0, 1, 0, 1, 2, 3, 2, 3]
@@ -29,9 +30,9 @@ def batch_number(step: int, pool: int | None = None, reuse: int | None = None) -
 class StepSampler(Sampler[list[int]]):
     """Yields the samples of each step, as a function of the step's number.
 
-    Batch s has the samples s·B … s·B + B − 1; process r of R gets the r-th part of them. Iteration
-    starts at the step that `position()` returns and ends with the epoch of this step, so a resumed
-    run continues with the next sample.
+    Batch s has the samples s·B … s·B + B − 1, and process r of R gets the r-th part of them.
+    Iteration starts at the step that `position()` returns, and ends with the epoch of this step. So
+    a resumed run continues with the next sample.
 
     Args:
         batch_size: B, over all processes.
@@ -40,6 +41,9 @@ class StepSampler(Sampler[list[int]]):
         world: R, the number of processes.
         position: returns the current step.
         pool, reuse: see `batch_number`.
+
+    Raises:
+        ValueError: the batch size is not a multiple of the number of processes.
     """
 
     def __init__(
@@ -59,7 +63,7 @@ class StepSampler(Sampler[list[int]]):
         self.batch_size, self.steps, self.position = batch_size, steps, position
         self.pool, self.reuse = pool, reuse
         samples_per_process = batch_size // world
-        self.part = range(rank * samples_per_process, (rank + 1) * samples_per_process)
+        self.batch_part = range(rank * samples_per_process, (rank + 1) * samples_per_process)
 
     def __len__(self) -> int:
         """Return the steps per epoch, also if less than an epoch remains."""
@@ -70,11 +74,11 @@ class StepSampler(Sampler[list[int]]):
         first = self.position()
         for step in range(first, (first // self.steps + 1) * self.steps):
             batch = batch_number(step, self.pool, self.reuse)
-            yield [batch * self.batch_size + i for i in self.part]
+            yield [batch * self.batch_size + i for i in self.batch_part]
 
 
 def check_reuse(pool: int | None, reuse: int | None) -> None:
-    """Raise a ValueError unless `reuse` is None, or a count and there is a pool."""
+    """Raise a ValueError unless `reuse` is None, or is a count >= 1 with a pool."""
     if reuse is not None:
         whole_number("data.reuse", reuse, 1)
         if pool is None:
@@ -82,13 +86,14 @@ def check_reuse(pool: int | None, reuse: int | None) -> None:
 
 
 class StepLoader(DataLoader):
-    """A loader whose position follows from the number of the step.
+    """A loader whose position is computed from the number of the step.
 
-    It has an empty state, because Lightning resumes within an epoch only loaders with a state.
+    Its state is empty. It has one at all, because Lightning resumes in the middle of an epoch only
+    if the loader has a state.
     """
 
     def state_dict(self) -> dict[str, object]:
-        """Return nothing: the Trainer knows the step."""
+        """Return an empty state, because the Trainer stores the step."""
         return {}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
@@ -99,13 +104,16 @@ class TrainingData(LightningDataModule):
     """Samples of a training by step, and the scenes that validate it.
 
     Args:
-        samples: map-style; item i is a cube `(C, h, w)` that depends on i alone. It has at least as
-            many items as the training uses samples.
-        scenes: map-style, whole cubes `(C, H, W)`.
+        samples: map-style data set; item i is a cube `(C, h, w)` that depends on i alone. It has at
+            least as many items as the training uses samples.
+        scenes: map-style data set of whole cubes `(C, H, W)`, for validation.
         batch_size: cubes per step, over all processes.
         steps_per_epoch: number of steps between two validations.
-        workers: number of processes that load; 0 loads in the process of the training.
+        workers: number of processes that load samples; 0 loads in the process of the training.
         pool, reuse: see `batch_number`.
+
+    Raises:
+        ValueError: a number is no count, or `reuse` is given without `pool`.
     """
 
     def __init__(
@@ -131,7 +139,11 @@ class TrainingData(LightningDataModule):
         self.workers, self.pool, self.reuse = workers, pool, reuse
 
     def train_dataloader(self) -> DataLoader:
-        """Return the batches of an epoch, `(b, C, h, w)` each."""
+        """Return a loader of this process's part of each batch, `(b, C, h, w)`.
+
+        Raises:
+            ValueError: the steps per epoch are not a multiple of the accumulated batches.
+        """
         trainer = self.trainer
         assert trainer is not None
         if self.steps_per_epoch % trainer.accumulate_grad_batches:
@@ -155,5 +167,5 @@ class TrainingData(LightningDataModule):
         )
 
     def val_dataloader(self) -> DataLoader:
-        """Return the scenes one by one; every process gets all of them."""
+        """Return a loader of single scenes; every process gets all scenes."""
         return DataLoader(self.scenes, batch_size=1, shuffle=False)

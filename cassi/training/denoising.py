@@ -1,4 +1,4 @@
-"""Training a network's prior as a denoiser of cubes, before it meets a camera."""
+"""Training of a network's prior as a denoiser of cubes, before the training with cameras."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,13 +19,17 @@ class _Denoiser(Protocol):
 class Denoising(Training):
     """Trains `net.denoise(x + σn, σ) -> x`, with white noise n, instead of the reconstruction.
 
-    Such a step costs a small part of one that simulates a camera and unrolls a solver, and the
-    prior serves every camera.
+    Such a step takes a small part of the time of a step that simulates a camera and unrolls a
+    solver. The prior can be used for every camera.
 
     Args:
-        settings: those of `Training`.
-        sigma: smallest and largest σ, in units of the cubes; a σ per cube is drawn log-uniformly.
-        options: those of `Training`.
+        settings: positional arguments of `Training`.
+        sigma: smallest and largest σ, in the unit of the cubes. The σ of a cube is drawn
+            log-uniformly between them.
+        options: keyword arguments of `Training`.
+
+    Raises:
+        ValueError: `sigma` is not a pair 0 < low <= high, or the network has no method `denoise`.
     """
 
     def __init__(
@@ -60,4 +64,5 @@ class Denoising(Training):
         return self.net.denoise
 
     def _outputs(self, y: Tensor, system: System | Tensor, batch: int) -> Tensor:
+        # In place of the camera, `_measure` above returns σ.
         return self.network(y, system)

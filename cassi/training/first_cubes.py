@@ -15,9 +15,9 @@ class FirstCubeCache:
     """Stores first cubes and noise levels in files of a folder, in half precision.
 
     A network that begins with many iterations of a solver spends most of a training step on them.
-    The iterations do not depend on the network's weights. So if a training uses its batches again
-    (`data.pool`), their first cubes are read from here, and so is the estimated noise. When new
-    batches replace those of the pool (`data.reuse`), their files are overwritten.
+    These iterations do not depend on the network's weights. So if a training uses its batches again
+    (`data.pool`), the first cubes and the estimated noise are stored here for the next use. When
+    new batches replace the batches of the pool (`data.reuse`), their files are overwritten.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -26,21 +26,21 @@ class FirstCubeCache:
     def __call__(
         self, name: str, compute: Callable[[], tuple[Tensor, Tensor | None]], batch: int = 0
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the cube and the noise of a name, on the CPU; compute and store them if needed.
+        """Return the cube and the noise that are stored under a name, on the CPU.
 
-        They are computed if there is no file, or if the file is of another batch.
+        If there is no file, or the file is for another batch, both are computed and stored.
         """
-        # The result of the first time is rounded to half precision as well, so that all passes
-        # over a batch get the same values.
+        # A cube that was just computed is rounded to half precision too, so that all passes over a
+        # batch get the same values.
         file = self.folder / f"{name}.pt"
         record = self._read(file)
         if record is None or "noise" not in record or record.get("batch", batch) != batch:
             x, noise = compute()
             x = x.detach().float().cpu()
-            size = x.abs().amax().clamp_min(torch.finfo(x.dtype).tiny)
+            max_value = x.abs().amax().clamp_min(torch.finfo(x.dtype).tiny)
             record = {
-                "size": size,
-                "cube": (x / size).half(),
+                "size": max_value,
+                "cube": (x / max_value).half(),
                 "batch": batch,
                 "noise": None if noise is None else noise.detach().cpu(),
             }

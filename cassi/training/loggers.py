@@ -1,4 +1,4 @@
-"""The table metrics.csv of a training, and pictures for the loggers that take them."""
+"""Logging of a training: the table metrics.csv, and pictures."""
 
 import csv
 import re
@@ -13,12 +13,12 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
 from cassi.data.atomic import atomic_path
 
-# (name, 8-bit RGB `(H, W, 3)`, step).
+# Function of (name, 8-bit RGB picture `(H, W, 3)`, step).
 PictureLogger = Callable[[str, np.ndarray, int], object]
 
 
 def picture_logger(logger: Any) -> PictureLogger | None:
-    """Return a function that logs a picture by a logger of Lightning; None if it takes none."""
+    """Return a function that logs pictures by a Lightning logger, or None if it cannot."""
     if hasattr(logger, "log_image"):  # Weights & Biases
         return lambda name, picture, step: logger.log_image(name, [picture], step)
     experiment = getattr(logger, "experiment", logger)
@@ -34,19 +34,19 @@ def picture_logger(logger: Any) -> PictureLogger | None:
 
 
 class MetricsTable(CSVLogger):
-    """Writes `metrics.csv`, and continues the table of an earlier run that is resumed.
+    """Writes `metrics.csv`, and continues the table when a run is resumed.
 
     Args:
-        folder: where the table is written.
-        first_step: the step that a resumed run starts with. Rows of the earlier run from this step
-            on are dropped, because these steps run again. None begins a new table.
+        folder: folder of the table.
+        first_step: step at which a resumed run starts. Rows from this step on are dropped, because
+            these steps run again. None begins a new table.
         seconds: shortest time between two writes.
     """
 
     _experiment: ExperimentWriter | None
 
     def __init__(self, folder: str, first_step: int | None = None, seconds: float = 1.0) -> None:
-        # Lightning's own interval never ends: `save` decides by the clock.
+        # With this number Lightning's own interval never ends. `save` decides by the clock.
         super().__init__(folder, name="", version="", flush_logs_every_n_steps=2**62)
         self.first_step, self.seconds = first_step, seconds
         self._next_write = 0.0
@@ -93,7 +93,7 @@ class _MetricsWriter(ExperimentWriter):
             self.metrics_keys = list(self.rows[0]) if self.rows else []
 
     def log_metrics(self, metrics_dict: dict[str, float], step: int | None = None) -> None:
-        """Add a row; it replaces the last one if that has the same step and columns."""
+        """Add a row. It replaces the last row if both have the same step and columns."""
         super().log_metrics(metrics_dict, step)
         row = self.metrics.pop()
         earlier_rows = self.metrics or self.rows
@@ -127,5 +127,5 @@ def _parse_step(row: Mapping[str, str]) -> float:
     try:
         return int(row["step"])
     except (KeyError, TypeError, ValueError):
-        # A kill has cut this row. It is dropped, and its step runs again.
+        # A kill has cut this row. An infinite step makes the caller drop it. The step runs again.
         return float("inf")

@@ -1,4 +1,4 @@
-"""Losses of trainings: RMSE, its logarithm, Charbonnier, and a sum over stages."""
+"""Losses: RMSE, its logarithm, the Charbonnier loss, and a sum over the stages of a network."""
 
 from collections.abc import Sequence
 
@@ -13,11 +13,11 @@ class RMSE(nn.Module):
 
         mean_b √(mean_chw (x_b − t_b)²)   or   √(mean_bchw (x − t)²)
 
-    The first does not depend on how a batch is shared among devices. The second is the loss of the
-    public code of MST and DAUHST. With one cube per batch they are equal.
+    The first does not depend on how a batch is divided among devices. The second is the loss in the
+    public code of MST and DAUHST. With one cube per batch both are equal.
 
     Args:
-        batch: take the mean over the batch before the root.
+        batch: True computes the second, False the first.
     """
 
     def __init__(self, batch: bool = False) -> None:
@@ -25,12 +25,16 @@ class RMSE(nn.Module):
         self.batch = batch
 
     def forward(self, x: Tensor, truth: Tensor) -> Tensor:
-        """Compare `(B, C, H, W)` with the truth of the same shape; returns one number."""
-        _check(x, truth)
+        """Compare `(B, C, H, W)` with the truth of the same shape; return one number.
+
+        Raises:
+            ValueError: the shapes differ, or are not `(B, C, H, W)`.
+        """
+        _check_shapes(x, truth)
         error = (x.float() - truth).square()
         mean = error.mean() if self.batch else error.mean((1, 2, 3))
-        # The square root has no finite slope at zero. The limit keeps the gradient finite: it is
-        # zero below the smallest normal number.
+        # The slope of the square root is infinite at zero. With the lower limit, the gradient of an
+        # error below the smallest normal number is zero.
         return mean.clamp_min(torch.finfo(mean.dtype).tiny).sqrt().mean()
 
 
@@ -39,16 +43,20 @@ class LogRMSE(nn.Module):
 
         mean_b ln √(mean_chw (x_b − t_b)²)
 
-    Minimizing it maximizes the mean PSNR. A decibel counts the same in a simple scene and in a
-    difficult one. The mean `RMSE` would be dominated by the difficult scenes.
+    Minimizing it maximizes the mean PSNR. A decibel has the same weight in simple and in difficult
+    scenes, whereas difficult scenes dominate the mean `RMSE`.
     """
 
     def forward(self, x: Tensor, truth: Tensor) -> Tensor:
-        """Compare `(B, C, H, W)` with the truth of the same shape; returns one number."""
-        _check(x, truth)
+        """Compare `(B, C, H, W)` with the truth of the same shape; return one number.
+
+        Raises:
+            ValueError: the shapes differ, or are not `(B, C, H, W)`.
+        """
+        _check_shapes(x, truth)
         mean = (x.float() - truth).square().mean((1, 2, 3))
-        # An error of 80 dB below unit brightness is good enough: it gets no gradient, and the
-        # logarithm of zero is avoided.
+        # A mean square error of 1e-8, a PSNR of 80 dB, is good enough: smaller errors get no
+        # gradient. The limit also avoids the logarithm of zero.
         return mean.clamp_min(1e-8).log().mean() / 2
 
 
@@ -56,7 +64,7 @@ class Charbonnier(nn.Module):
     """A smooth absolute error, mean √((x − t)² + ε²).
 
     Args:
-        eps: ε, where the error turns from squared to absolute.
+        eps: ε > 0. The loss is quadratic in errors much smaller than ε, and linear in larger ones.
 
     Raises:
         ValueError: eps is not > 0.
@@ -69,23 +77,27 @@ class Charbonnier(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor, truth: Tensor) -> Tensor:
-        """Compare `(B, C, H, W)` with the truth of the same shape; returns one number."""
-        _check(x, truth)
+        """Compare `(B, C, H, W)` with the truth of the same shape; return one number.
+
+        Raises:
+            ValueError: the shapes differ, or are not `(B, C, H, W)`.
+        """
+        _check_shapes(x, truth)
         return ((x.float() - truth).square() + self.eps**2).sqrt().mean()
 
 
 class MultiStage(nn.Module):
     """A loss on the last stages of an unrolled network: Σ_i w_i · base(x_i, t).
 
-    It is for networks with `outputs(y, system)`, which returns the cubes of all stages, the last
-    stage first. For any other network its single output is compared.
+    It is for networks with a method `outputs(y, system)`, which returns the cubes of all stages,
+    the last stage first. Of any other network, the single output is compared.
 
     Args:
-        weights: w_i, the last stage first; stages without a weight do not count.
+        weights: w_i, the last stage first; further stages have the weight 0.
         base: the loss of one stage, by default `RMSE`.
 
     Raises:
-        ValueError: no weight, or one that is negative.
+        ValueError: there is no weight, or a weight is negative.
 
     Source: DPU and SSR train with (1, 0.7, 0.5, 0.3).
     """
@@ -109,11 +121,11 @@ class MultiStage(nn.Module):
         terms = [self.base(x, truth) for _, x in zip(self.weights, cubes, strict=False)]
         for term in terms:
             check_loss(self.base, term, needs_gradient=False)
-        weights = zip(self.weights, terms, strict=False)
-        return torch.stack([weight * term for weight, term in weights]).sum()
+        weighted_terms = [w * term for w, term in zip(self.weights, terms, strict=False)]
+        return torch.stack(weighted_terms).sum()
 
 
-def _check(x: Tensor, truth: Tensor) -> None:
+def _check_shapes(x: Tensor, truth: Tensor) -> None:
     if x.shape != truth.shape or x.ndim != 4:
         raise ValueError(
             f"loss: expected two cubes (B, C, H, W) of one shape, got {tuple(x.shape)} and "

@@ -1,4 +1,4 @@
-"""The LightningModule of a training: steps, validation, optimizer, seeds."""
+"""The LightningModule of a training: training steps, validation, optimizer and seeds."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ Picture = Callable[[Tensor, Tensor], np.ndarray]
 
 
 class Simulate(Protocol):
-    """Measures cubes; see `cassi.data.simulation.Simulator`."""
+    """Simulates measurements of cubes; see `cassi.data.simulation.Simulator`."""
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, System]:
         """Return the measurement of `(B, C, H, W)` and the camera that made it."""
@@ -37,7 +37,7 @@ class Simulate(Protocol):
 @runtime_checkable
 class _StagedNetwork(Protocol):
     def outputs(
-        self, y: Tensor, system: System, *more: Tensor, **known: Tensor
+        self, y: Tensor, system: System, *inputs: Tensor, **options: Tensor
     ) -> list[Tensor]: ...
 
 
@@ -55,32 +55,40 @@ class _NoiseNetwork(Protocol):
 class Training(LightningModule):
     """Trains a network `net(y, system) -> x` on measurements simulated from cubes.
 
-    The seed of a step is computed from the run's seed, the number of the batch and the process, so
-    a resumed run draws the same random numbers. A batch that is used again gets the same mask and
-    noise again.
+    The seed of a step is computed from the run's seed, the number of the batch and the number of
+    the process. So a resumed run draws the same random numbers, and a batch that is used again gets
+    the same mask and noise again.
 
     Args:
         net: the network.
         simulate: simulates measurement and camera for a batch of cubes, on their device.
-        loss: takes cubes and truth, `(B, C, H, W)`; `MultiStage` gets the cubes of all stages.
+        loss: function of cubes and truth, `(B, C, H, W)`; a `MultiStage` gets the cubes of all
+            stages.
         optimizer: makes the optimizer from the parameters.
-        scheduler: makes the schedule from the optimizer; it is stepped once per optimizer step.
+        scheduler: makes the schedule of the learning rate from the optimizer. The schedule makes a
+            step after every optimizer step.
         validate: simulates the validation scenes; `simulate` if None.
-        seed: of masks, noise and dropout.
-        pictures: functions that draw the first validation scene, by name, for loggers that take
+        seed: seed of masks, noise and dropout.
+        pictures: functions by name that draw the first validation scene, for loggers that take
             pictures.
-        channels_last: keep weights and cubes with the bands last in memory, which is faster for
-            convolutions of CPUs and tensor cores.
-        pool, reuse: which batches are used again, see `batch_number`; the same values as those of
-            `TrainingData`.
-        bands: a list of n numbers of bands, at most that of the cubes. Batch s is averaged over
-            neighbouring bands to the number at s mod n. None keeps the bands of the cubes.
-        scales: factor from each validation scene to the values of its file, see
-            `cassi.data.scenes.Scene`; PSNR is computed on the values of the file. None: 1 for all.
-        starts: folder for the first cubes of batches that are used again: those that
-            `net.begin(y, system)` returns and `net.outputs(y, system, start)` takes.
-        preset: of the PSNR of the validation scenes, see `cassi.metrics.presets`.
-        plugins: the user's files and modules that are named in checkpoints as needed.
+        channels_last: keep weights and cubes with the bands last in memory, which makes
+            convolutions faster on CPUs and tensor cores.
+        pool, reuse: which batches are used again, see `batch_number`. They must have the same
+            values in `TrainingData`.
+        bands: a list of n numbers of bands. The neighbouring bands of batch s are averaged until it
+            has as many bands as the list says at position s mod n. None keeps the bands of the
+            cubes.
+        scales: for each validation scene, the factor from its values to those of its file, see
+            `cassi.data.scenes.Scene`. The PSNR is computed on the values of the file. None: 1 for
+            all scenes.
+        starts: folder that stores the first cubes of batches that are used again. These are the
+            cubes that `net.begin(y, system)` returns and `net.outputs(y, system, start)` takes.
+        preset: preset of the PSNR of the validation scenes, see `cassi.metrics.presets`.
+        plugins: the user's files and modules that are needed to load a checkpoint. Their names are
+            stored in it.
+
+    Raises:
+        ValueError: an argument is out of range, or does not fit the network or another argument.
     """
 
     def __init__(
@@ -124,7 +132,7 @@ class Training(LightningModule):
         self.net = net
         self.simulate, self.loss = simulate, loss
         self.validate = validate or simulate
-        self.optimizer_of, self.scheduler_of = optimizer, scheduler
+        self.make_optimizer, self.make_scheduler = optimizer, scheduler
         self.seed, self.pictures, self.scales = seed, pictures or {}, scales
         self.preset = metrics.get_preset(preset)
         self.plugins = list(plugins)
@@ -143,13 +151,17 @@ class Training(LightningModule):
                 move_checkpoint_paths(state, Path(callback.dirpath))
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
-        """Return the loss of a batch of cubes `(B, C, H, W)` in [0, 1]."""
-        # The number of batches, not of optimizer steps: these stand still while gradients are
+        """Return the loss of a batch of cubes `(B, C, H, W)` in [0, 1].
+
+        Raises:
+            ValueError: the network's cubes have another shape, or the loss is not one number.
+        """
+        # `step` counts batches. The count of optimizer steps does not rise while gradients are
         # accumulated.
         loop = self.trainer.fit_loop.epoch_loop
         step = loop.total_batch_idx
-        # Loggers number their rows by this count. Lightning leaves it one too low where a finished
-        # run is continued with more steps.
+        # Loggers number their rows by this count. If a finished run is continued with more steps,
+        # Lightning's own count is too low by one.
         loop._batches_that_stepped = self.trainer.global_step
         batch_index = batch_number(step, self.pool, self.reuse)
         seed = combine_seeds(self.seed, batch_index, self.global_rank)
@@ -161,7 +173,7 @@ class Training(LightningModule):
         stages = self._stages
         has_stages = stages is not None and isinstance(outputs, list | tuple)
         for cube in outputs if has_stages else [outputs]:
-            # A loss of the user's own would broadcast a cube of another shape without an error.
+            # A loss written by the user could broadcast a cube of another shape without an error.
             check_cube(stages or self.network, cube, truth.shape, needs_gradient=True)
         loss: Tensor = self.loss(outputs, truth)
         check_loss(self.loss, loss)
@@ -169,7 +181,7 @@ class Training(LightningModule):
         return loss
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """End the epoch with the last step, so that the final weights are validated."""
+        """End the epoch at the last step of all, so that the final weights are validated."""
         if self.trainer.global_step + 1 >= self.trainer.max_steps > 0:
             self.trainer.should_stop = True
 
@@ -178,7 +190,11 @@ class Training(LightningModule):
         self.scores = []
 
     def validation_step(self, batch: Tensor, batch_idx: int) -> None:
-        """Reconstruct one scene `(1, C, H, W)` from the same measurement every time."""
+        """Compute the PSNR of one scene `(1, C, H, W)`; every validation uses the same measurement.
+
+        Raises:
+            ValueError: the network's cube is not finite.
+        """
         seed = combine_seeds(self.seed, batch_idx)
         seed_generators(seed, self.device)
         truth, y, system = self._measure(self.validate, batch, seed)
@@ -199,18 +215,19 @@ class Training(LightningModule):
         """Report the mean PSNR over the scenes."""
         score = torch.stack(self.scores).mean().float()
         if self.trainer.world_size > 1:
-            # Every process has measured every scene. All use the score of the first one, because
-            # scores that differ in the last digit could choose different best steps.
+            # Every process has reconstructed every scene. All of them take the score of the first
+            # process. Otherwise scores that differ in the last digit could lead to different
+            # decisions about the best checkpoint.
             score = self.trainer.strategy.broadcast(score)
         self.log("val_psnr", score, prog_bar=True, batch_size=1)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Make the optimizer, and the schedule of each of its steps."""
+        """Make the optimizer, and a schedule that makes a step after each optimizer step."""
         parameters = [p for p in self.net.parameters() if p.requires_grad]
-        optimizer = self.optimizer_of(parameters)
-        if self.scheduler_of is None:
+        optimizer = self.make_optimizer(parameters)
+        if self.make_scheduler is None:
             return optimizer
-        schedule = self.scheduler_of(optimizer)
+        schedule = self.make_scheduler(optimizer)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
@@ -270,8 +287,8 @@ def move_checkpoint_paths(state: dict[str, Any], folder: Path) -> None:
 
     Nothing changes if the best checkpoint is not in that folder.
     """
-    # Lightning stores absolute paths, and drops the best score if the folder has changed. That is
-    # wrong for a run whose folder was moved as a whole.
+    # Lightning stores absolute paths, and drops the best score if the folder has changed. A run
+    # whose folder was moved as a whole would lose its best score.
 
     def in_folder(path: str) -> str:
         return path and str(folder / Path(path).name)
@@ -284,7 +301,7 @@ def move_checkpoint_paths(state: dict[str, Any], folder: Path) -> None:
 
 
 def compute_start(net: _StartingNetwork, y: Tensor, system: System) -> tuple[Tensor, Tensor | None]:
-    """Return the first cube of a network, and the noise of y if the network takes it."""
+    """Return the first cube of a network, and the noise of y if the network takes a noise."""
     noise = None
     if isinstance(net, _NoiseNetwork) and net.takes_noise:
         noise = relative_noise(y.float(), system, net.noise)
@@ -293,8 +310,8 @@ def compute_start(net: _StartingNetwork, y: Tensor, system: System) -> tuple[Ten
 
 def seed_generators(seed: int, device: torch.device) -> None:
     """Seed the generators of the CPU and of one device, as `torch.manual_seed` does."""
-    # `torch.manual_seed` also seeds kinds of devices that are not in use, which takes one to two
-    # milliseconds per step.
+    # `torch.manual_seed` is not used for CPUs and CUDA. It also seeds kinds of devices that are not
+    # in use, which takes one to two milliseconds per step.
     if device.type in ("cpu", "cuda"):
         torch.default_generator.manual_seed(seed)
         if device.type == "cuda":
@@ -313,6 +330,9 @@ def merge_bands(x: Tensor, count: int) -> Tensor:
     """Average neighbouring bands: `(B, C, H, W)` → `(B, count, H, W)`.
 
     Band k is the mean of the bands from ⌊kC/count⌋ up to ⌈(k + 1)C/count⌉ − 1.
+
+    Raises:
+        ValueError: `count` is larger than C.
     """
     if count > x.shape[1]:
         raise ValueError(f"bands: expected at most the {x.shape[1]} of the cubes, got {count}")

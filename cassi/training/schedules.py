@@ -1,4 +1,4 @@
-"""Schedules of the learning rate."""
+"""Schedules of the learning rate: warm-up with a cosine, and any schedule per epoch."""
 
 import math
 from collections.abc import Callable
@@ -17,10 +17,10 @@ class WarmupCosine(LRScheduler):
 
     Args:
         optimizer: its learning rates are the lr above.
-        steps: S, where the cosine ends.
-        warmup: w, steps of the rise.
+        steps: S, the step at which the cosine ends.
+        warmup: w, the number of steps of the rise.
         eta_min: the last learning rate.
-        last_epoch: the last step that is done, to continue after it; -1 for none.
+        last_epoch: number of the last step of an earlier run that is continued; -1 for a new run.
 
     Raises:
         ValueError: the rise does not end before the cosine, or `eta_min` is negative.
@@ -64,9 +64,9 @@ class PerEpoch(LRScheduler):
     """A schedule of torch that takes a step after every epoch, not after every optimizer step.
 
     Args:
-        optimizer: its learning rates are what the schedule changes.
-        schedule: makes the schedule of an optimizer, in epochs.
-        steps: optimizer steps of an epoch.
+        optimizer: the schedule changes its learning rates.
+        schedule: function that makes the schedule, in epochs, from the optimizer.
+        steps: number of optimizer steps in an epoch.
 
     Raises:
         ValueError: steps is below 1.

@@ -1,4 +1,4 @@
-"""Files of tensors: written atomically, checked when they are read."""
+"""Files of tensors, which are written atomically and checked when they are read."""
 
 import os
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from cassi.data.atomic import atomic_path, check_archive
 
 
 def write_tensors(path: str | os.PathLike[str], content: Mapping[str, object]) -> None:
-    """Write a checkpoint in the format of `torch.save`."""
-    # The file is made in memory first, because torch's own writer does not name a full disk as the
-    # reason when it fails.
+    """Write tensors in the format of `torch.save`; make the folder if needed."""
+    # The content is first written to memory, because torch's own writer does not name a full disk
+    # as the reason when it fails.
     buffer = BytesIO()
     torch.save(content, buffer)
     final = Path(path)
@@ -24,7 +24,11 @@ def write_tensors(path: str | os.PathLike[str], content: Mapping[str, object]) -
 
 
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read what `write_tensors` wrote, onto the CPU; nothing in it is executed."""
+    """Read a file of `write_tensors`, onto the CPU; no code in the file is executed.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
     check_archive(Path(path))
     content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     return content

@@ -24,14 +24,14 @@ class DnCNN(nn.Module):
 
         net(x) = x − R(x)
 
-    It has no input for σ: one set of weights serves one noise level, or all ("blind").
+    It has no input for σ. A set of weights is for one noise level, or for all of them ("blind").
 
     Args:
-        channels: of an image, 1 or 3 in the published weights.
-        width: channels between the layers.
-        depth: convolutions; 17 in `dncnn_15/25/50`, 20 in the blind ones.
-        batch_norm: normalize after each inner convolution, as in the paper. The published files
-            hold none, because it is merged into the convolutions: leave it off to load them.
+        channels: channels of an image; 1 or 3 in the published weights.
+        width: channels between the convolutions.
+        depth: number of convolutions; 17 in `dncnn_15/25/50`, 20 in the blind ones.
+        batch_norm: normalize after each inner convolution, as in the paper. In the published files
+            the normalization is merged into the convolutions, so they need False.
 
     Raises:
         ValueError: a count below 1, or a depth below 2.
@@ -54,7 +54,7 @@ class DnCNN(nn.Module):
         """Denoise images `(N, channels, H, W)` in [0, 1]; σ is not used.
 
         Raises:
-            ValueError: another shape.
+            ValueError: x has another shape.
         """
         check_images("DnCNN", x, self.channels)
         noise: Tensor = self.model(x)

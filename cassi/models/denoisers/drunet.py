@@ -23,16 +23,16 @@ class DRUNet(nn.Module):
 
         net(x, σ) = U([x, σ]),   or with `residual`   x − U([x, σ])
 
-    Without biases, net(c·x, c·σ) = c·net(x, σ), so one network removes noise far stronger than that
-    of its training. Height and width are free: images are padded to a multiple of 8·`shuffle` by
-    repeating the last row and column, and the result is cropped.
+    Because there are no biases, net(c·x, c·σ) = c·net(x, σ). So one network also removes noise that
+    is far stronger than in its training. Height and width are free: images are padded to a multiple
+    of 8·`shuffle` by repeating the last row and column, and the result is cropped.
 
     Args:
-        channels: of an image: 1 and 3 in `drunet_gray.pth` and `drunet_color.pth`.
+        channels: channels of an image; 1 in `drunet_gray.pth`, 3 in `drunet_color.pth`.
         widths: channels at each of the four resolutions.
-        blocks: residual blocks per resolution and direction.
-        shuffle: side of the pixel blocks that become channels first; 2 makes the network four times
-            as fast.
+        blocks: number of residual blocks at each resolution, in encoder and in decoder.
+        shuffle: side of the pixel blocks that are turned into channels before the first
+            convolution; 2 makes the network four times as fast.
         residual: predict the noise instead of the image.
 
     Raises:
@@ -95,7 +95,7 @@ class DRUNet(nn.Module):
             `(N, channels, H, W)`.
 
         Raises:
-            ValueError: another shape of x or σ.
+            ValueError: x or σ has another shape.
         """
         check_images("DRUNet", x, self.channels)
         height, width = x.shape[-2:]
@@ -103,7 +103,8 @@ class DRUNet(nn.Module):
         padded = pad_to_multiple(x, 8 * self.shuffle)
         if self.shuffle > 1:
             padded = pixel_unshuffle(padded, self.shuffle)
-        # The level is constant over an image: one pixel of its map serves the shuffled image too.
+        # The level is the same at all pixels of an image, so one pixel of its map is expanded to
+        # the size of the shuffled image.
         plane = level[..., :1, :1].expand(-1, -1, *padded.shape[-2:])
         x1 = convolve3x3(torch.cat((padded, plane), 1), self.m_head.weight)
         x2 = self.m_down1(x1)

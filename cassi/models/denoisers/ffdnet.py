@@ -19,16 +19,16 @@ class FFDNet(nn.Module):
 
         net(x, σ) = shuffle(R([unshuffle(x), σ]))
 
-    `unshuffle` turns each 2×2 block of pixels into channels. Odd sizes are padded by repeating the
-    last row and column, and cropped.
+    `unshuffle` turns each 2×2 block of pixels into channels. Images of odd sizes are padded by
+    repeating the last row and column, and the result is cropped.
 
     Args:
-        channels: of the input: 1 and 3 in `ffdnet_gray.pth` and `ffdnet_color.pth`.
+        channels: channels of the input; 1 in `ffdnet_gray.pth`, 3 in `ffdnet_color.pth`.
         outputs: channels of the output; `channels` if None. With channels=7, outputs=1 and
             width=128 this is HSI-SDeCNN, which denoises the middle one of seven bands.
-        width: channels between the layers, 64 (grey) or 96 (colour).
-        depth: convolutions, 15 (grey) or 12 (colour).
-        batch_norm: normalize after each inner convolution; the published files hold none.
+        width: channels between the convolutions, 64 (grey) or 96 (colour).
+        depth: number of convolutions, 15 (grey) or 12 (colour).
+        batch_norm: normalize after each inner convolution; the published files need False.
 
     Raises:
         ValueError: a count below 1, or a depth below 2.
@@ -65,7 +65,7 @@ class FFDNet(nn.Module):
             `(N, outputs, H, W)`.
 
         Raises:
-            ValueError: another shape of x or σ.
+            ValueError: x or σ has another shape.
         """
         check_images("FFDNet", x, self.channels)
         height, width = x.shape[-2:]

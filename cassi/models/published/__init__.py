@@ -1,1 +1,1 @@
-"""Networks that others have published, one a file, with the parts that only they use."""
+"""Published networks, one per file, each with the layers that only it uses."""

@@ -28,12 +28,12 @@ def straight_through(value: Tensor, surrogate: Tensor) -> Tensor:
 
 def flatten_rows(x: Tensor) -> Tensor:
     """View `(B, H, W, C)` as `(B·H, W·C)`."""
-    # A value per channel is repeated along a row (`per_column`) and then broadcast over whole rows
-    # instead of over C values at a time. In bfloat16 that is 2 to 25 times as fast.
+    # `repeat_per_column` repeats a value per channel along a row, so that it is broadcast over
+    # whole rows instead of over C values at a time. In bfloat16 that is 2 to 25 times as fast.
     return x.flatten(2).flatten(0, 1)
 
 
-def per_column(value: Tensor, x: Tensor) -> Tensor:
+def repeat_per_column(value: Tensor, x: Tensor) -> Tensor:
     """Repeat a value per channel for each column of x `(B, H, W, C)`: `(W·C,)` in its dtype."""
     return value.flatten().to(x.dtype).repeat(x.shape[-2])
 
@@ -48,9 +48,8 @@ class Redistribution(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return k x + b."""
-        return torch.addcmul(per_column(self.b, x), flatten_rows(x), per_column(self.k, x)).view(
-            x.shape
-        )
+        k, b = repeat_per_column(self.k, x), repeat_per_column(self.b, x)
+        return torch.addcmul(b, flatten_rows(x), k).view(x.shape)
 
 
 class Sign(nn.Module):
@@ -67,17 +66,17 @@ class Sign(nn.Module):
         return straight_through(x.sign(), torch.tanh(x * self.beta))
 
 
-class BinaryWeights(Conv):
+class BinaryWeightConv(Conv):
     """A convolution whose weights are signs times the mean magnitude of their filter.
 
-    Their gradient is that of the weights clipped to [-1, 1].
+    The backward pass replaces the sign by clipping the weights to [-1, 1].
     """
 
     def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        signs = weight.detach().abs().mean((1, 2, 3), keepdim=True) * weight.sign()
+        binary_weight = weight.detach().abs().mean((1, 2, 3), keepdim=True) * weight.sign()
         if torch.is_grad_enabled():
-            signs = straight_through(signs, weight.clamp(-1, 1))
-        return super()._conv_forward(x, signs, bias)
+            binary_weight = straight_through(binary_weight, weight.clamp(-1, 1))
+        return super()._conv_forward(x, binary_weight, bias)
 
 
 class Bias(nn.Module):
@@ -99,9 +98,9 @@ class ShiftedPReLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, C)` to the same shape."""
-        pixels = flatten_rows(x) + per_column(self.pr_bias0.bias, x)
-        pixels = F.prelu(pixels, per_column(self.pr_prelu.weight, x))
-        return (pixels + per_column(self.pr_bias1.bias, x)).view(x.shape)
+        pixels = flatten_rows(x) + repeat_per_column(self.pr_bias0.bias, x)
+        pixels = F.prelu(pixels, repeat_per_column(self.pr_prelu.weight, x))
+        return (pixels + repeat_per_column(self.pr_bias1.bias, x)).view(x.shape)
 
 
 class BinaryConv(nn.Module):
@@ -114,7 +113,7 @@ class BinaryConv(nn.Module):
         super().__init__()
         self.move0 = Redistribution(channels)
         self.binary_activation = Sign()
-        self.binary_conv = BinaryWeights(channels, channels, kernel, groups=groups)
+        self.binary_conv = BinaryWeightConv(channels, channels, kernel, groups=groups)
         self.relu = ShiftedPReLU(channels)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -123,7 +122,7 @@ class BinaryConv(nn.Module):
 
 
 class BinaryExpansion(nn.Module):
-    """Two binary convolutions of the same image, their channels joined: C → 2C channels."""
+    """Join the results of two binary convolutions of the same image: C → 2C channels."""
 
     def __init__(self, channels: int, kernel: int) -> None:
         super().__init__()
@@ -136,16 +135,16 @@ class BinaryExpansion(nn.Module):
 
 
 class BinaryReduction(BinaryExpansion):
-    """The mean of two binary convolutions, each of half of the channels: 2C → C channels."""
+    """Average two binary convolutions, each of one half of the channels: 2C → C channels."""
 
     def forward(self, x: Tensor, second_half: Tensor | None = None) -> Tensor:
-        """Map `(B, H, W, 2C)`, or halves of it, to `(B, H, W, C)`."""
+        """Map `(B, H, W, 2C)`, or two halves `(B, H, W, C)`, to `(B, H, W, C)`."""
         first, second = x.chunk(2, -1) if second_half is None else (x, second_half)
         return (self.biconv_1(first) + self.biconv_2(second)) / 2
 
 
 class BinaryDownsampling(BinaryExpansion):
-    """Twice the channels on half the pixels."""
+    """Halve height and width, and double the channels."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, C)` to `(B, H/2, W/2, 2C)`."""
@@ -153,7 +152,7 @@ class BinaryDownsampling(BinaryExpansion):
 
 
 class BinaryUpsampling(BinaryReduction):
-    """Half the channels on twice the pixels."""
+    """Double height and width, and halve the channels."""
 
     def forward(self, x: Tensor, second_half: Tensor | None = None) -> Tensor:
         """Map `(B, H, W, 2C)` to `(B, 2H, 2W, C)`."""
@@ -162,7 +161,7 @@ class BinaryUpsampling(BinaryReduction):
 
 
 def binary_feed_forward(dim: int) -> nn.Sequential:
-    """Return binary convolutions: C → 4C channels, a grouped 3×3 one, and back."""
+    """Return binary convolutions: 1×1 to 4C channels, a grouped 3×3, and 1×1 back to C channels."""
     return nn.Sequential(
         BinaryExpansion(dim, 1),
         BinaryExpansion(2 * dim, 1),
@@ -181,25 +180,25 @@ class BinaryUNet(UNet):
         super().__init__()
         *levels, coarsest = [(dim << i, count) for i, count in enumerate(blocks)]
 
-        def block(channels: int, count: int) -> nn.Sequential:
-            feeds = (
+        def make_block(channels: int, count: int) -> nn.Sequential:
+            feed_forwards = (
                 PreNorm(LayerNorm(channels), named_sequence(net=binary_feed_forward(channels)))
                 for _ in range(count)
             )
-            return named_sequence(blocks=ResidualSequence(*feeds))
+            return named_sequence(blocks=ResidualSequence(*feed_forwards))
 
         self.embedding = BinaryConv(dim, 3)
         self.encoder_layers = nn.ModuleList(
-            nn.ModuleList((block(channels, count), BinaryDownsampling(channels, 3)))
+            nn.ModuleList((make_block(channels, count), BinaryDownsampling(channels, 3)))
             for channels, count in levels
         )
-        self.bottleneck = block(*coarsest)
+        self.bottleneck = make_block(*coarsest)
         self.decoder_layers = nn.ModuleList(
             nn.ModuleList(
                 (
                     BinaryUpsampling(channels, 3),
                     BinaryReduction(channels, 1),
-                    block(channels, count),
+                    make_block(channels, count),
                 )
             )
             for channels, count in reversed(levels)
@@ -213,10 +212,10 @@ class BinaryUNet(UNet):
 
 @register_model("bisrnet")
 class BiSRNet(StageSequence):
-    """The binarized network for snapshots, with the published names of weights.
+    """BiSRNet, the binarized network for snapshots; weights have their published names.
 
-    The sign is discontinuous: inputs that differ in the last digit may give visibly different
-    results at some per cent of the pixels.
+    The sign is discontinuous. So inputs that differ only in the last digit may give visibly
+    different results at a few per cent of the pixels.
 
     Args:
         bands: number C of bands, and channels at full size.

@@ -1,4 +1,4 @@
-"""CST: a U-Net with hashed attention, in the windows where an estimate of sparsity is largest."""
+"""CST: a U-Net with hash attention in the windows whose estimated sparsity is largest."""
 
 from collections.abc import Iterator, Sequence
 from typing import cast
@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.camera_adapters import Camera, band_masks, initial_cube
+from cassi.models.camera_adapters import NetworkCamera, band_masks, initial_cube
 from cassi.models.layers import (
     Conv,
     LayerNorm,
@@ -24,15 +24,16 @@ from cassi.models.registry import register_model
 
 
 class HashAttention(nn.Module):
-    """Attention within clusters of equal size, of several random clusterings.
+    """Attention within clusters of equal size. Several random clusterings are combined.
 
     Each round sorts the tokens x_i of a head by the random projection
 
         aᵀx_i + a' √(max_j |x_j|² − |x_i|²) + b
 
-    and cuts the sorted tokens into clusters. A token has a result of each round; they are weighted
-    by the softmax of the token's log-sum-exp of QKᵀ. **Every call draws a, a' and b anew** from
-    torch's global generator, in evaluation mode too. Seed it if results must repeat.
+    and cuts the sorted tokens into clusters. Each round gives a token one result. The results are
+    added with weights: the softmax, over the rounds, of the log-sum-exp of the token's row of QKᵀ.
+    **Every call draws a, a' and b anew** from torch's global generator, in evaluation mode too.
+    Seed the generator if results must repeat.
 
     Source: Lin et al., "Coarse-to-fine sparse transformer for hyperspectral image reconstruction",
     ECCV 2022, section 3.3.
@@ -81,8 +82,8 @@ class HashAttention(nn.Module):
             precision = torch.promote_types(x.dtype, torch.float32)
             tokens = x.to(precision).unflatten(-1, (self.heads, -1))
             size = tokens.shape[-1]
-            # The published code draws one more random number, for a coordinate that is zero. It is
-            # drawn here too, so that the same seed gives the same projections.
+            # The published code draws one more random number per round, for a coordinate that is
+            # always zero. This code draws it too, so that a seed gives the same projections.
             a = torch.normal(0.0, 1.0, (size + 2, self.rounds), device=x.device).to(precision)
             b = torch.rand(1, self.rounds, device=x.device).to(precision)
             norm = tokens.norm(dim=-1, keepdim=True)
@@ -97,7 +98,8 @@ class HashBlock(nn.Module):
     """Hash attention within square windows, and a feed-forward network.
 
     A cluster has a quarter of the pixels of a window. With `is_shifted` the windows begin half a
-    window later. With `is_sparse` only the half of the windows with the largest need attends.
+    window further down and right. With `is_sparse` attention is applied only to the half of the
+    windows whose mean estimated sparsity is largest.
     """
 
     def __init__(
@@ -109,20 +111,23 @@ class HashBlock(nn.Module):
         self.attn = PreNorm(LayerNorm(dim), HashAttention(dim, heads, window**2 // 4))
         self.ffn = PreNorm(LayerNorm(dim), feed_forward(dim, 4, Conv))
 
-    def forward(self, x: Tensor, need: Tensor | None) -> Tensor:
-        """Map `(B, H, W, C)` to the same shape; `need` is `(B, H, W)`, or None for all windows."""
+    def forward(self, x: Tensor, sparsity: Tensor | None) -> Tensor:
+        """Map `(B, H, W, C)` to the same shape.
+
+        `sparsity` is `(B, H, W)`, or None to apply attention to all windows.
+        """
         b, h, w, c = x.shape
-        side, back = self.window, (self.shift, self.shift)
+        side = self.window
         if self.shift:
             x = x.roll((-self.shift, -self.shift), (1, 2))
         grid = (b, h // side, side, w // side, side)
         tokens = x.reshape(*grid, c).transpose(2, 3).reshape(-1, side * side, c)
-        if self.sparse and need is not None:
+        if self.sparse and sparsity is not None:
             if self.shift:
-                need = need.roll((-self.shift, -self.shift), (1, 2))
-            per_window = need.reshape(grid).mean((2, 4)).flatten(1)
-            count = per_window.shape[1]
-            selected_windows = per_window.topk(max(1, count // 2), 1).indices
+                sparsity = sparsity.roll((-self.shift, -self.shift), (1, 2))
+            window_sparsity = sparsity.reshape(grid).mean((2, 4)).flatten(1)
+            count = window_sparsity.shape[1]
+            selected_windows = window_sparsity.topk(max(1, count // 2), 1).indices
             first = torch.arange(0, b * count, count, device=x.device).unsqueeze(1)
             rows = (selected_windows + first).flatten()
             attending_tokens = tokens.index_select(0, rows)
@@ -132,7 +137,7 @@ class HashBlock(nn.Module):
             tokens = self.attn(tokens) + tokens
         x = tokens.view(b, h // side, w // side, side, side, c).transpose(2, 3).reshape(b, h, w, c)
         if self.shift:
-            x = x.roll(back, (1, 2))
+            x = x.roll((self.shift, self.shift), (1, 2))
         return self.ffn(x) + x
 
 
@@ -145,10 +150,10 @@ class HashBlocks(nn.Module):
             *(HashBlock(dim, heads, window, i % 2 == 1, sparse) for i in range(count))
         )
 
-    def forward(self, x: Tensor, need: Tensor | None) -> Tensor:
-        """Map `(B, H, W, C)` to the same shape; `need` is `(B, H, W)` or None."""
+    def forward(self, x: Tensor, sparsity: Tensor | None) -> Tensor:
+        """Map `(B, H, W, C)` to the same shape; `sparsity` is `(B, H, W)` or None."""
         for block in self.blocks:
-            x = block(x, need)
+            x = block(x, sparsity)
         return x
 
 
@@ -158,14 +163,14 @@ class Pyramid(nn.Module):
     Source: Chen et al., "Rethinking atrous convolution for semantic image segmentation", 2017.
     """
 
-    def __init__(self, channels: int, reaches: Sequence[int]) -> None:
+    def __init__(self, channels: int, dilations: Sequence[int]) -> None:
         super().__init__()
         self.convs = nn.ModuleList(
             nn.Sequential(
-                nn.Conv2d(channels, channels, 3, padding=reach, dilation=reach, bias=False),
+                nn.Conv2d(channels, channels, 3, padding=dilation, dilation=dilation, bias=False),
                 nn.ReLU(inplace=True),
             )
-            for reach in reaches
+            for dilation in dilations
         )
         image_mean = nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, channels, 1, bias=False)
         self.convs.append(nn.Sequential(*image_mean, nn.ReLU(inplace=True)))
@@ -192,7 +197,7 @@ def bottleneck_layers(inputs: int, outputs: int, stride: int) -> list[nn.Module]
 
 
 class SparsityEstimator(nn.Module):
-    """A small U-Net that returns features and, with `sparse`, one more channel: the need."""
+    """A small U-Net that returns features, and with `sparse` one more channel, the sparsity."""
 
     def __init__(self, dim: int, sparse: bool) -> None:
         super().__init__()
@@ -214,15 +219,15 @@ class SparsityEstimator(nn.Module):
         self.out_conv2 = nn.Conv2d(dim, dim + sparse, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C, H, W)`, multiples of 4, to `(B, C, H, W)` or `(B, C + 1, H, W)`."""
+        """Map `(B, C, H, W)` to `(B, C, H, W)` or `(B, C + 1, H, W)`; H and W multiples of 4."""
         x, skips = F.leaky_relu(self.in_proj(x), 0.1), []
         for layers in self.encoder_layers:
             skips.append(x)
             x = _chain(x, *cast(nn.ModuleList, layers))
         x = self.bottleneck(x) + x
         for layers in self.decoder_layers:
-            double, *layers_after = cast(nn.ModuleList, layers)
-            x = _chain(double(x), *layers_after) + skips.pop()
+            upsample, *layers_after = cast(nn.ModuleList, layers)
+            x = _chain(upsample(x), *layers_after) + skips.pop()
         return self.out_conv2(x)
 
 
@@ -235,15 +240,15 @@ def _chain(x: Tensor, first: nn.Module, second: nn.Module, third: nn.Module) -> 
 @register_model("cst_l", blocks=(2, 4, 6), estimators=2)
 @register_model("cst_l_plus", blocks=(2, 4, 6), estimators=2, sparse=False)
 class CST(Network):
-    """The coarse-to-fine sparse transformer, with the published names of weights.
+    """CST, the coarse-to-fine sparse transformer; weights have their published names.
 
-    Its attention draws random numbers at every call: `torch.manual_seed` makes results repeat.
+    Its attention draws random numbers at every call. Results repeat after `torch.manual_seed`.
 
     Args:
         bands: number C of bands, and channels at full size.
         blocks: number of blocks at each scale, the smallest image last.
         estimators: number of `SparsityEstimator`s, one after another.
-        sparse: whether only half of the windows attend.
+        sparse: whether attention is applied only to half of the windows.
         window: side of a window, pixels, even.
 
     Raises:
@@ -268,46 +273,46 @@ class CST(Network):
             raise ValueError(f"CST window: expected an even number, got {window}")
         self.sparse, self.multiple = sparse, window << levels
 
-        def attend(level: int) -> HashBlocks:
+        def make_blocks(level: int) -> HashBlocks:
             return HashBlocks(bands << level, 1 << level, blocks[level], window, sparse)
 
         self.fution = nn.Conv2d(2 * bands, bands, 1, bias=False)
-        estimate = [
+        estimator_list = [
             SparsityEstimator(bands, sparse and last)
             for last in [False] * (estimators - 1) + [True]
         ]
-        self.fe = estimate[0] if estimators == 1 else nn.Sequential(*estimate)
+        self.fe = estimator_list[0] if estimators == 1 else nn.Sequential(*estimator_list)
         widths = [(level, bands << level, bands << level + 1) for level in range(levels)]
         self.encoder_layers = nn.ModuleList(
-            nn.ModuleList((attend(level), Conv(channels, coarser_channels, 4, 2)))
+            nn.ModuleList((make_blocks(level), Conv(channels, coarser_channels, 4, 2)))
             for level, channels, coarser_channels in widths
         )
-        self.bottleneck = attend(levels)
+        self.bottleneck = make_blocks(levels)
         self.decoder_layers = nn.ModuleList(
-            nn.ModuleList((TransposedConv(coarser_channels, channels), attend(level)))
+            nn.ModuleList((TransposedConv(coarser_channels, channels), make_blocks(level)))
             for level, channels, coarser_channels in reversed(widths)
         )
         self.out_proj = Conv(bands, bands, 3)
         init_truncated_normal(self, nn.Linear)
 
-    def recover(self, y: Tensor, system: Camera) -> Tensor:
+    def recover(self, y: Tensor, system: NetworkCamera) -> Tensor:
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
         height, width = system.mask.shape[-2:]
         masks = band_masks(y, system).expand(y.shape[0], -1, -1, -1)
         x = torch.cat((initial_cube(y, system), masks), 1)
         x = self.fution(pad_to_multiple(x, self.multiple, "reflect"))
-        features, need = self.fe(x), None
+        features, sparsity = self.fe(x), None
         if self.sparse:
-            features, need = features[:, :-1], features[:, -1]
+            features, sparsity = features[:, :-1], features[:, -1]
 
-        def repeat_need(need: Tensor | None) -> Iterator[tuple[Tensor | None]]:
+        def block_inputs(sparsity: Tensor | None) -> Iterator[tuple[Tensor | None]]:
             for _ in range(len(self.encoder_layers) + 1):
-                yield (need,)
-                need = None if need is None else F.avg_pool2d(need, 2)
+                yield (sparsity,)
+                sparsity = None if sparsity is None else F.avg_pool2d(sparsity, 2)
 
         features, x = features.permute(0, 2, 3, 1), x.permute(0, 2, 3, 1)
         encoder = [cast(nn.ModuleList, layers) for layers in self.encoder_layers]
         decoder = [cast(nn.ModuleList, layers) for layers in self.decoder_layers]
-        decoder_layers = [(double, torch.add, attend) for double, attend in decoder]
-        features = u_net(features, encoder, self.bottleneck, decoder_layers, repeat_need(need))
+        decoder_layers = [(upsample, torch.add, blocks) for upsample, blocks in decoder]
+        features = u_net(features, encoder, self.bottleneck, decoder_layers, block_inputs(sparsity))
         return (self.out_proj(features) + x)[:, :height, :width].permute(0, 3, 1, 2)

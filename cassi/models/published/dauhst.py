@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from cassi.models.attention import WINDOW, attend, from_windows, to_windows
 from cassi.models.camera_adapters import (
-    Camera,
     CroppingCamera,
+    NetworkCamera,
     column_offsets,
     mix_measurement,
     roll_bands,
@@ -33,18 +33,19 @@ from cassi.models.network import UnrolledNetwork
 from cassi.models.registry import register_model
 from cassi.solvers import HQS
 
-# Resolutions of a denoiser, each half of the one before.
+# Number of resolutions of a denoiser, each half of the one before.
 SCALES = 3
+# H and W are padded to multiples of it, so that the coarsest scale has whole windows.
 MULTIPLE = WINDOW * 2 ** (SCALES - 1)
 
 
 class HalfShuffleAttention(nn.Module):
-    """Attention within 8×8 windows and across them, by half of the heads each.
+    """Attention in which half of the heads work within 8×8 windows, the others across windows.
 
     In a head across windows, the pixels at the same position of all windows attend to each other. A
-    single head attends within windows only. Learned tables of positions are added to the scores:
-    `pos_emb` or `pos_emb1` for the 64 pixels of a window, `pos_emb2` for the grid of windows of a
-    feature map of the given size. For another size `resize_table` interpolates it.
+    single head works within windows only. Learned tables of positions are added to the scores.
+    `pos_emb` or `pos_emb1` is for the 64 pixels of a window, `pos_emb2` for the grid of windows in
+    a feature map of the given size. For another size `resize_table` interpolates `pos_emb2`.
 
     Args:
         dim: channels of a head.
@@ -91,8 +92,8 @@ class HalfShuffleAttention(nn.Module):
         return from_windows(self.to_out(result), height, width)
 
     def _attend(self, x: Tensor, weights: Sequence[Tensor], table: Tensor) -> Tensor:
-        # Three products instead of one give three contiguous results, which the products of
-        # `attend` read faster.
+        # Three products give three contiguous results, which `attend` reads faster than views of
+        # one product.
         q, k, v = (
             F.linear(x, weight).unflatten(-1, (-1, self.dim)).transpose(2, 3) for weight in weights
         )
@@ -100,7 +101,7 @@ class HalfShuffleAttention(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # `.to(memory_format=torch.channels_last)` refuses modules with 5-D tensors. The published
-        # tables are such: only their last three dimensions are passed to it.
+        # tables are 5-D, but their first two dimensions are 1. So the other three are passed on.
         def apply(value: Tensor) -> Tensor:
             return fn(value[0, 0])[None, None] if value.ndim == 5 else fn(value)
 
@@ -110,8 +111,8 @@ class HalfShuffleAttention(nn.Module):
 def resize_table(table: Tensor, old_grid: tuple[int, int], new_grid: tuple[int, int]) -> Tensor:
     """Interpolate a table of positions to another grid: `(heads, n, n)` → `(heads, n', n')`.
 
-    n = rows·columns of a grid. An entry belongs to the positions of a query and of a key. The table
-    is interpolated bicubically over the grid of the keys, then over that of the queries.
+    n is the number of cells of the grid. An entry is for one position of the query and one of the
+    key. The table is interpolated bicubically over the keys, then over the queries.
     """
     if old_grid == new_grid:
         return table
@@ -157,10 +158,10 @@ class HalfShuffleTransformer(UNet):
     def __init__(self, bands: int, size: tuple[int, int]) -> None:
         super().__init__()
 
-        def block(scale: int) -> HalfShuffleBlock:
+        def make_block(scale: int) -> HalfShuffleBlock:
             return HalfShuffleBlock(bands, 2**scale, (size[0] >> scale, size[1] >> scale))
 
-        self.build(bands, SCALES - 1, block, bands + 1)
+        self.build(bands, SCALES - 1, make_block, bands + 1)
         init_truncated_normal(self, nn.Linear)
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
@@ -168,8 +169,8 @@ class HalfShuffleTransformer(UNet):
 
         def restore(z: Tensor) -> Tensor:
             images = (image.permute(0, 3, 1, 2) for image in (z, level_plane(sigma, z)))
-            # Joined with channels first, because the memory layout of the result decides how the
-            # convolution rounds.
+            # The images are joined with channels first, because the memory layout of the joined
+            # image decides how the convolution rounds.
             return self.pass_through(torch.cat(tuple(images), 1).permute(0, 2, 3, 1))
 
         return apply_padded(restore, x, MULTIPLE)
@@ -205,19 +206,21 @@ class DAUHST(UnrolledNetwork):
 
         v = x + Aᵀ(AAᵀ + α_i I)⁻¹(y − Ax),   x ← HST_i(v, β_i)
 
+    HST_i is a `HalfShuffleTransformer`, α_i the ρ of stage i, and β_i its σ.
+
     Args:
         bands: see `UnrolledNetwork`.
         stages: see `UnrolledNetwork`.
         checkpointing: see `UnrolledNetwork`.
-        size: rows and columns of the detector that the tables of positions are for, rounded up to
-            multiples of 32. For other detectors the tables are interpolated. The published weights
-            are for (256, 320).
+        size: rows and columns of the detector for which the tables of positions are made, rounded
+            up to multiples of 32. For other detectors the tables are interpolated. The published
+            weights have (256, 320).
 
     Raises:
         ValueError: a count or size below 1.
 
     Source: Cai et al., "Degradation-aware unfolding half-shuffle transformer for spectral
-    compressive imaging", NeurIPS 2022; names of the weights as there.
+    compressive imaging", NeurIPS 2022; names of the weights as in its code.
     """
 
     def __init__(
@@ -235,7 +238,7 @@ class DAUHST(UnrolledNetwork):
         self.fution = nn.Conv2d(2 * bands, bands, 1)
         self.denoisers = nn.ModuleList(HalfShuffleTransformer(bands, table) for _ in range(stages))
 
-    def recover(self, y: Tensor, system: Camera) -> Tensor:
+    def recover(self, y: Tensor, system: NetworkCamera) -> Tensor:
         """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         camera, algorithm = CroppingCamera(system), HQS()
         initial = mix_measurement(self.fution, y, sheared_masks(y, system), system, 2 / self.bands)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from cassi.models.attention import WINDOW, attend, from_windows, to_windows
 from cassi.models.camera_adapters import (
-    Camera,
+    NetworkCamera,
     ShearedCamera,
     column_offsets,
     mix_measurement,
@@ -43,18 +43,18 @@ from cassi.solvers import HQS
 
 # Number of parts along each side of an image, for the attention among parts.
 PARTS = 8
-
-
-# Resolutions of the denoiser, each half of the one before.
+# Number of resolutions of the denoiser, each half of the one before.
 SCALES = 3
+# H and W are padded to multiples of it, so that the coarsest scale can be cut into 8×8 parts.
 MULTIPLE = PARTS * 2 ** (SCALES - 1)
 
 
 class PixelAttention(nn.Module):
     """Attention with q, k, v = depthwise(W x), and a learned bias for each pair of positions.
 
-    With `is_local` the pixels of each 8×8 window attend to each other. Otherwise 8×8 equal parts of
-    the image do; a head has some rows of each part. H and W are multiples of 8.
+    With `is_local` the pixels of each 8×8 window attend to each other. Otherwise the image is cut
+    into 8×8 equal parts that attend to each other, and a head gets some rows of each part. H and W
+    are multiples of 8.
 
     Source: Dong et al., "Degradation estimation recurrent neural network with local and non-local
     priors", AAAI 2024, section 3.3.
@@ -96,7 +96,7 @@ def from_parts(tokens: Tensor, height: int, width: int) -> Tensor:
 
 
 def normed_blocks(dim: int, *rows: tuple[nn.Module, ...]) -> nn.Sequential:
-    """Return blocks of layers one after another; each layer is x + layer(norm(x))."""
+    """Return blocks of layers, one after another; each layer maps x to x + layer(norm(x))."""
     blocks = (
         ResidualSequence(*(PreNorm(PixelNorm(dim), part) for part in parts)) for parts in rows
     )
@@ -110,8 +110,9 @@ class LocalNonLocalTransformer(nn.Module):
 
     Args:
         bands: number C of bands.
-        block: makes the layers of a scale, 0 for the finest; called twice for the finer scales.
-        multiple: H and W become multiples of it.
+        block: makes the layers of a scale, 0 for the finest. It is called once for the coarsest
+            scale, and twice for the others.
+        multiple: H and W are padded to multiples of it.
 
     Source: Dong et al., AAAI 2024, figure 3.
     """
@@ -153,7 +154,7 @@ class LocalNonLocalTransformer(nn.Module):
 class DegradationEstimation(nn.Module):
     """Estimate the sensing matrix, ρ and σ from the cube and the masks.
 
-        Φ = masks + DL(masks, z)
+        Φ = masks + DL(masks, z),   DL a few convolutions
 
     Source: Dong et al., AAAI 2024, section 3.2.
     """
@@ -180,21 +181,21 @@ class DegradationEstimation(nn.Module):
 class RecurrentSplitting(UnrolledNetwork):
     """Half-quadratic splitting with one set of weights for all stages.
 
-    The iterates are sheared cubes; the denoiser gets them unsheared. A subclass makes the layers by
-    `build`.
+    The iterates z are sheared cubes, which are unsheared for the denoiser. A subclass makes the
+    layers by `build`.
     """
 
     momentum: ClassVar[float] = 0.0
-    """Factor of the last change of z that is added to z where the data step measures it."""
+    """The data step measures ẑ = z + momentum·Δz instead of z, where Δz is the last change of z."""
 
     def build(self, block: Callable[[int], nn.Module], multiple: int = MULTIPLE) -> None:
-        """Make the layers; arguments as of `LocalNonLocalTransformer`."""
+        """Make the layers; the arguments are those of `LocalNonLocalTransformer`."""
         self.fusion = nn.Conv2d(2 * self.bands, self.bands, 1)
         self.DP = DegradationEstimation(self.bands)
         self.PP = LocalNonLocalTransformer(self.bands, block, multiple)
         init_truncated_normal(self, nn.Conv2d)
 
-    def recover(self, y: Tensor, system: Camera) -> Tensor:
+    def recover(self, y: Tensor, system: NetworkCamera) -> Tensor:
         """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         shifts, width = column_offsets(system), system.mask.shape[-1]
         masks, denoise = sheared_masks(y, system), partial(self.compute, self.PP)
@@ -206,7 +207,7 @@ class RecurrentSplitting(UnrolledNetwork):
             matrix, rho, sigma = self.DP(state.x, masks)
             sensing, current, shifted_y = ShearedCamera(matrix), state.x, y
             if self.momentum:
-                # The step computes shifted_y − Φz, which is y − Φẑ with ẑ = z + momentum·Δz.
+                # The data step computes shifted_y − Φz, which is equal to y − Φẑ.
                 shifted_y = y - sensing(self.momentum * (current - previous))
             state = algorithm.step(state, shifted_y, sensing, prior, sigma, rho)
             previous = current
@@ -220,7 +221,9 @@ class RecurrentSplitting(UnrolledNetwork):
 class DERNNLNLT(RecurrentSplitting):
     """Unrolled half-quadratic splitting with one set of weights for all stages.
 
-        v = z + Φᵀ(ΦΦᵀ + ρI)⁻¹(y − Φz),   z ← LNLT(v, σ),   Φ, ρ, σ estimated from z
+        v = z + Φᵀ(ΦΦᵀ + ρI)⁻¹(y − Φz),   z ← LNLT(v, σ)
+
+    Every stage estimates Φ, ρ and σ from z. LNLT is a `LocalNonLocalTransformer`.
 
     Args:
         bands: see `UnrolledNetwork`.
@@ -241,7 +244,7 @@ class DERNNLNLT(RecurrentSplitting):
         super().__init__(bands, stages, checkpointing)
         check_counts("DERNNLNLT", blocks=blocks)
 
-        def block(scale: int) -> nn.Sequential:
+        def make_block(scale: int) -> nn.Sequential:
             dim, heads = bands << scale, 1 << scale
             return normed_blocks(
                 dim,
@@ -255,4 +258,4 @@ class DERNNLNLT(RecurrentSplitting):
                 ),
             )
 
-        self.build(block)
+        self.build(make_block)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.camera_adapters import Camera, band_windows, initial_cube, sum_windows
+from cassi.models.camera_adapters import NetworkCamera, band_windows, initial_cube, sum_windows
 from cassi.models.layers import ConvPair, ResidualSequence, check_counts, pad_to_multiple
 from cassi.models.network import Network
 from cassi.models.registry import register_model
@@ -25,7 +25,7 @@ def residual_pairs(width: int) -> ResidualSequence:
     )
 
 
-def head(inputs: int, width: int, outputs: int) -> nn.Sequential:
+def output_layers(inputs: int, width: int, outputs: int) -> nn.Sequential:
     """Return two 3×3 convolutions and a 1×1 convolution."""
     return nn.Sequential(
         convolution(inputs, width),
@@ -37,7 +37,7 @@ def head(inputs: int, width: int, outputs: int) -> nn.Sequential:
 
 
 class Encoding(nn.Module):
-    """The encoder: features at five sizes, each half the one before."""
+    """The encoder, which returns features at five sizes, each half of the one before."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Encoding(nn.Module):
         self.E5 = ConvPair(128, 128)
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """Map `(B, 32, H, W)`, multiples of 16, to five features."""
+        """Map `(B, 32, H, W)` to five feature images; H and W are multiples of 16."""
         features = [self.E1(x)]
         for layer in (self.E2, self.E3, self.E4, self.E5):
             features.append(layer(F.avg_pool2d(features[-1], 2)))
@@ -56,7 +56,10 @@ class Encoding(nn.Module):
 
 
 class Decoding(nn.Module):
-    """The decoder: the weight of the prior and the filters of the local mean per pixel and band."""
+    """The decoder, which returns the weight w of the prior and features for the filters of u.
+
+    The layers `filter_g_1` to `filter_g_3` compute the filters from these features.
+    """
 
     def __init__(self, bands: int, taps: int) -> None:
         super().__init__()
@@ -64,13 +67,13 @@ class Decoding(nn.Module):
         self.D2 = ConvPair(128 + 64, 64)
         self.D3 = ConvPair(64 + 64, 64)
         self.D4 = ConvPair(64 + 32, 32)
-        self.w_generator = head(32, 32, bands)
-        self.filter_g_1 = head(64 + 32, bands * taps, bands * taps)
-        self.filter_g_2 = head(64 + 32, bands * taps, bands * taps)
-        self.filter_g_3 = head(64 + 32, bands * taps, bands * taps)
+        self.w_generator = output_layers(32, 32, bands)
+        self.filter_g_1 = output_layers(64 + 32, bands * taps, bands * taps)
+        self.filter_g_2 = output_layers(64 + 32, bands * taps, bands * taps)
+        self.filter_g_3 = output_layers(64 + 32, bands * taps, bands * taps)
 
     def forward(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Map the features of `Encoding` to w `(B, C, H, W)` and the features for the filters."""
+        """Map the features of `Encoding` to w `(B, C, H, W)` and features `(B, 96, H, W)`."""
         *skips, x = features
         for layer in (self.D1, self.D2, self.D3):
             x = layer(upsample_and_join(skips.pop(), x))
@@ -79,35 +82,36 @@ class Decoding(nn.Module):
 
 
 def upsample_and_join(skip: Tensor, x: Tensor) -> Tensor:
-    """Join the channels of `skip` and of features of half its size, which are upsampled."""
+    """Upsample the features x by 2, and join their channels with those of `skip`."""
     return torch.cat((skip, F.interpolate(x, scale_factor=2, mode="bilinear")), 1)
 
 
-def apply_filters(x: Iterator[Tensor], cores: Tensor, bands: int) -> Tensor:
+def apply_filters(x: Iterator[Tensor], filters: Tensor, bands: int) -> Tensor:
     """Return Σ_i f_i x_i / |f| for shifted cubes x_i and filters f `(B, taps · C, H, W)`."""
-    f = cores.split(bands, 1)
+    f = filters.split(bands, 1)
     total, squared_norm = f[0] * next(x), f[0].square()
-    for core, shifted_cube in zip(f[1:], x, strict=True):
-        total = torch.addcmul(total, core, shifted_cube)
-        squared_norm = torch.addcmul(squared_norm, core, core)
+    for f_i, shifted_cube in zip(f[1:], x, strict=True):
+        total = torch.addcmul(total, f_i, shifted_cube)
+        squared_norm = torch.addcmul(squared_norm, f_i, f_i)
     # The published code keeps norms above 1e-12.
     return total / squared_norm.clamp_min(1e-24).sqrt()
 
 
 @register_model("dgsmp")
 class DGSMP(Network):
-    """The deep Gaussian scale mixture prior, with the published names of weights.
+    """DGSMP, the deep Gaussian scale mixture prior; weights have their published names.
 
-    A and Aᵀ are learned networks before and after the shifts and sums; the mask is not used. Each
-    stage is
+    A is a learned network followed by the camera's shifts and sum. Aᵀ is the adjoint of shifts and
+    sum followed by another learned network. The mask is not used. Each stage is
 
         x ← x − 2δ (Aᵀ(Ax − y) + w ⊙ (x − u)),
 
-    where a U-Net of all estimates so far returns w and the 3-D filters of the local mean u.
+    where δ is learned. A U-Net gets features of all cubes so far. It returns w and the 3-D filters
+    of the local mean u.
 
     Args:
         bands: number C of bands.
-        stages: gradient steps.
+        stages: number of gradient steps.
         taps: length of the filters along each axis, odd.
 
     Raises:
@@ -147,9 +151,9 @@ class DGSMP(Network):
             delta = nn.Parameter(torch.empty(1).normal_(0.1, 0.01))
             self.register_parameter(f"delta_{stage}", delta)
 
-    def recover(self, y: Tensor, system: Camera) -> Tensor:
+    def recover(self, y: Tensor, system: NetworkCamera) -> Tensor:
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
-        # The measurement is scaled as the initial cube is, to the brightness of one band.
+        # The measurement is scaled to the brightness of one band, as in `initial_cube`.
         x = initial_cube(y, system)
         y = y * 2 / system.bands
         features: list[Tensor] = []
@@ -158,11 +162,11 @@ class DGSMP(Network):
             data_gradient = self.AT(band_windows(simulation - y, system))
             features.append(self.conv(x))
             fused_features = self.get_submodule(f"Den_con{stage + 1}")(torch.cat(features, 1))
-            change = data_gradient + self._prior(x, fused_features)
+            change = data_gradient + self._prior_gradient(x, fused_features)
             x = x - 2 * self.get_parameter(f"delta_{stage}") * change
         return x
 
-    def _prior(self, x: Tensor, features: Tensor) -> Tensor:  # w ⊙ (x − u)
+    def _prior_gradient(self, x: Tensor, features: Tensor) -> Tensor:  # w ⊙ (x − u)
         height, width = x.shape[-2:]
         w, filter_features = self.Decoding(self.Encoding(pad_to_multiple(features, 16, "reflect")))
         local_mean = x
@@ -178,8 +182,8 @@ class DGSMP(Network):
     def _shifted_copies(self, x: Tensor, axis: int) -> Iterator[Tensor]:
         radius = self.taps // 2
         if axis == 1:
-            # As in the published code, the bands beyond the first and last are zero; the images are
-            # continued by repeating their border pixels.
+            # As in the published code, bands before the first and after the last one are zero,
+            # whereas images are padded by repeating their border pixels.
             padded = F.pad(x, (0, 0, 0, 0, radius, radius))
         else:
             sides = (radius, radius, 0, 0) if axis == 3 else (0, 0, radius, radius)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.attention import WINDOW, apply_in_windows
-from cassi.models.camera_adapters import Camera, band_masks, band_windows, initial_cube
+from cassi.models.camera_adapters import NetworkCamera, band_masks, band_windows, initial_cube
 from cassi.models.layers import (
     CONV_3X3,
     HALVING_CONV,
@@ -31,12 +31,12 @@ from cassi.solvers.base import State
 
 
 class Filter(nn.Module):
-    """Attention between pixels; weights whose score is below a threshold per window become zero.
+    """Attention weights between pixels; those with a score below a threshold become zero.
 
         S = qkᵀ,   S' = S ⊙ (w_q q + b_q)(w_k k + b_k)ᵀ,   A = softmax(S') ⊙ [S' > θ]
 
-    Two small networks compute θ from S without its diagonal. No gradient reaches them, in the
-    published code neither: training does not change them.
+    Two small networks compute the threshold θ of each window from S without its diagonal. As in the
+    published code, no gradient reaches these networks, so training does not change them.
 
     Source: Zhang et al., "Dual prior unfolding for snapshot compressive imaging", CVPR 2024,
     section 3.3.
@@ -58,7 +58,7 @@ class Filter(nn.Module):
         self.mlp2.requires_grad_(False)
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        """Weigh: queries and keys `(n, tokens, dim)` → `(n, tokens, tokens)`."""
+        """Return A `(n, tokens, tokens)` for queries and keys `(n, tokens, dim)`."""
         theta = self._threshold(q.detach(), k.detach())
         q = q * F.linear(q, self.pc_proj_q.weight, self.bias_pc_proj_q)
         k = k * F.linear(k, self.pc_proj_k.weight, self.bias_pc_proj_k)
@@ -67,16 +67,16 @@ class Filter(nn.Module):
 
     @torch.no_grad()
     def _threshold(self, q: Tensor, k: Tensor) -> Tensor:  # (n, 1, 1)
-        # Row i of (S − diag S) w is q_i·(Σ_j w_j k_j) − w_i q_i·k_i: S itself is not needed.
+        # Row i of (S − diag S) w is q_i·(Σ_j w_j k_j) − w_i q_i·k_i, so S is not formed.
         weight = cast(nn.Linear, self.mlp1[0]).weight  # (1, tokens)
         rows = q @ (weight @ k).mT - weight.mT * (q * k).sum(-1, keepdim=True)
         return self.mlp2(rows.mT)
 
 
 class FilteredAttention(nn.Module):
-    """Attention within 8×8 windows by one `Filter`, which all heads of the values share.
+    """Attention within 8×8 windows, with the weights of one `Filter` for all channels of v.
 
-    Queries and keys have `head` channels. With `shift` the image is rolled by half a window first.
+    Queries and keys have `head` channels. With `shift` the image is first rolled by half a window.
 
     Source: Zhang et al., "Dual prior unfolding for snapshot compressive imaging", CVPR 2024,
     section 3.3.
@@ -138,7 +138,7 @@ class ParallelMaps(nn.Module):
 
 
 class FilteredAttentionBlock(nn.Module):
-    """x + positions(x), then x + attention(x), then x + maps(x), with norms before the last two."""
+    """x + positions(x), then x + attention(norm(x)), then x + maps(norm(x))."""
 
     def __init__(self, dim: int, head: int, shift: bool = False) -> None:
         super().__init__()
@@ -153,12 +153,13 @@ class FilteredAttentionBlock(nn.Module):
         return x + self.mpmlp(self.norm2(x))
 
 
-# H and W of the padded image are multiples of it: a quarter of them must fit whole windows.
+# H and W are padded to multiples of it, so that the coarsest scale, with a quarter of H and W, has
+# whole windows.
 MULTIPLE = WINDOW * 4
 
 
 class Blend(nn.Module):
-    """Base class of networks of two images: adds the images with a weight per channel.
+    """Base class of networks that take two images; `blend` adds them with a weight per channel.
 
     The published layers take the channels of both images interleaved: channel 0 of the first,
     channel 0 of the second, channel 1 of the first, …
@@ -224,15 +225,16 @@ class ImagePrior(Blend):
         return result[:, :height, :width].permute(0, 3, 1, 2)
 
     def _bottom(self, x: Tensor) -> Tensor:
-        # Half of the channels attends within windows, half within shifted windows. The first half
-        # is added to the second, so that information passes between windows.
+        # One half of the channels attends within windows, the other half within shifted windows.
+        # The result of the first half is added to the second half, so that information passes
+        # between windows.
         window_half, shifted_half = x.chunk(2, -1)
         window_half = self.bottleneck_local(window_half)
         return torch.cat((window_half, self.bottleneck_swin(shifted_half + window_half)), -1)
 
 
 class DegradationPrior(nn.Module):
-    """Estimate the degradation of the image prior at each pixel; the mask gives the weights.
+    """Estimate the degradation r from residual and cube; the masks weight its features.
 
     Source: Zhang et al., CVPR 2024, section 3.2.
     """
@@ -245,14 +247,14 @@ class DegradationPrior(nn.Module):
         self.out = nn.Sequential(PointwiseConv(bands, bands))
         init_truncated_normal(self, nn.Conv2d)
 
-    def forward(self, residual: Tensor, x: Tensor, mask_and_light: Tensor) -> Tensor:
-        """Estimate `(B, C, H, W)` from residual and cube, shaped like it.
+    def forward(self, residual: Tensor, x: Tensor, mask_images: Tensor) -> Tensor:
+        """Estimate r `(B, C, H, W)` from a residual and a cube of the same shape.
 
-        `mask_and_light` `(1|B, H, W, 2C)` holds the mask of each band and the sum of all masks on
-        the detector pixel that the band falls on.
+        `mask_images` `(1|B, H, W, 2C)` holds the mask of each band, then, for the detector pixel
+        that the band falls on, 2/C times the sum of all masks.
         """
         images = torch.cat((residual, x), 1).permute(0, 2, 3, 1)
-        features = self.fusion(self.norm_n(images)) * self.weight(self.norm_mask(mask_and_light))
+        features = self.fusion(self.norm_n(images)) * self.weight(self.norm_mask(mask_images))
         return self.out(features).permute(0, 3, 1, 2)
 
 
@@ -279,17 +281,17 @@ class Fusion(Blend):
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
         """Fuse: two cubes `(B, C, H, W)` → one."""
         first, second = first.permute(0, 2, 3, 1), second.permute(0, 2, 3, 1)
-        # The weights of the first image have even indices, those of the second odd ones. Two
-        # products avoid interleaving the channels of the images.
-        point = cast(PointwiseConv, self.out[0])
-        weight = point.weight.flatten(1)
-        features = F.linear(first, weight[:, ::2], point.bias)
+        # Weights with even indices are for the first image, those with odd indices for the second
+        # one. Two products make it unnecessary to interleave the channels of the images.
+        pointwise = cast(PointwiseConv, self.out[0])
+        weight = pointwise.weight.flatten(1)
+        features = F.linear(first, weight[:, ::2], pointwise.bias)
         features = self.out[1:](features + F.linear(second, weight[:, 1::2]))
         return (self.blend(first, second) + features).permute(0, 3, 1, 2)
 
 
 class PenaltyNet(nn.Module):
-    """Estimate one positive number from a cube."""
+    """Estimate the penalty μ of a stage, a positive number, from a cube."""
 
     def __init__(self, bands: int, width: int = 32) -> None:
         super().__init__()
@@ -297,7 +299,7 @@ class PenaltyNet(nn.Module):
         self.mlp = pooled_mlp(width, 1, bias=True).append(nn.Softplus())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return `(B, 1, 1, 1)` of cubes `(B, C, H, W)`."""
+        """Return μ `(B, 1, 1, 1)` for cubes `(B, C, H, W)`."""
         # μ must not be zero, because the multiplier is divided by it.
         return self.mlp(pool_rectified(cast(nn.Conv2d, self.conv[0]), x)) + 1e-6
 
@@ -305,12 +307,13 @@ class PenaltyNet(nn.Module):
 @register_model("dpu_5stg", stages=5)
 @register_model("dpu_9stg", stages=9)
 class DPU(StagedNetwork):
-    """Unrolled multiplier method with two priors: x = z − r, an image less its degradation.
+    """Unrolled multiplier method with priors of an image z and its degradation r: x = z − r.
 
         z ← Z_i(x + u + r, x),   r ← R_i(z' − u − x, x),   u = λ/μ_i
         x ← F_i(argmin_v ½‖Av − y‖² + μ_i/2‖v − (z − r − u)‖², z − r),   λ ← λ + μ_i(x − z + r)
 
-    where z' is the z of the stage before and μ_i is estimated from x.
+    where z' is the z of the stage before, and μ_i is estimated from x. Z_i is an `ImagePrior`, R_i
+    a `DegradationPrior`, and F_i a `Fusion`.
 
     Arguments and errors are those of `UnrolledNetwork`.
 
@@ -323,15 +326,15 @@ class DPU(StagedNetwork):
         self.conv = PointwiseConv(2 * bands, bands, bias=True)
         self.mu = nn.ModuleList(PenaltyNet(bands) for _ in range(stages))
         self.net_stage = nn.ModuleList(
-            part(bands) for _ in range(stages) for part in (ImagePrior, DegradationPrior, Fusion)
+            kind(bands) for _ in range(stages) for kind in (ImagePrior, DegradationPrior, Fusion)
         )
 
-    def iterates(self, y: Tensor, system: Camera) -> Iterator[Tensor]:
+    def iterates(self, y: Tensor, system: NetworkCamera) -> Iterator[Tensor]:
         """Yield the cube `(B, C, H, W)` of each stage; y is `(B, 1, H, W')`."""
         masks = band_masks(y, system)
-        light = band_windows(system(torch.ones_like(masks)) * (2 / self.bands), system)
-        mask, light = masks.permute(0, 2, 3, 1), light.permute(0, 2, 3, 1)
-        mask_and_light = torch.cat((mask, light), -1)
+        mask_sum = band_windows(system(torch.ones_like(masks)) * (2 / self.bands), system)
+        mask, mask_sum = masks.permute(0, 2, 3, 1), mask_sum.permute(0, 2, 3, 1)
+        mask_images = torch.cat((mask, mask_sum), -1)
         initial = initial_cube(y, system).permute(0, 2, 3, 1)
         x = self.conv(initial, mask).permute(0, 3, 1, 2)
         z, r, dual = x, torch.zeros_like(x), torch.zeros_like(x)
@@ -340,7 +343,7 @@ class DPU(StagedNetwork):
             mu = penalty_net(x).to(x.dtype)
             u = dual / mu
             previous, z = z, self.compute(restore, x + u + r, x)
-            r = self.compute(degrade, previous - u - x, x, mask_and_light)
+            r = self.compute(degrade, previous - u - x, x, mask_images)
             target = z - r
 
             def prior(v: Tensor, second: Tensor, part: nn.Module = fuse) -> Tensor:

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from cassi.models.camera_adapters import Camera, CroppingCamera, column_offsets, roll_bands
+from cassi.models.camera_adapters import CroppingCamera, NetworkCamera, column_offsets, roll_bands
 from cassi.models.layers import ConvPair, join_channels, named_sequence, pad_to_multiple, u_net
 from cassi.models.network import UnrolledNetwork
 from cassi.models.registry import register_model
@@ -48,7 +48,7 @@ class StageUNet(nn.Module):
         padded = pad_to_multiple(x, 8, "mirror")
         if not padded.is_cuda:
             # channels_last is twice as fast on CPUs. On GPUs only half precision gains from it, so
-            # the caller decides there.
+            # the layout of the caller is kept.
             padded = padded.contiguous(memory_format=torch.channels_last)
         encoder = (self.dconv_down1, self.maxpool), (self.dconv_down2, self.maxpool)
         decoder = (
@@ -60,7 +60,7 @@ class StageUNet(nn.Module):
 
 
 class _UNetStages(UnrolledNetwork):
-    """Iterations on cubes `(B, C, H, W')` from Aᵀy; stage i denoises by the U-Net `unet{i}`."""
+    """Iterations on cubes `(B, C, H, W')`, beginning with Aᵀy; `unet{i}` denoises in stage i."""
 
     algorithm: ClassVar[Algorithm]
 
@@ -69,7 +69,7 @@ class _UNetStages(UnrolledNetwork):
         for i in range(1, stages + 1):
             self.add_module(f"unet{i}", StageUNet(bands))
 
-    def recover(self, y: Tensor, system: Camera) -> Tensor:
+    def recover(self, y: Tensor, system: NetworkCamera) -> Tensor:
         """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         camera = CroppingCamera(system)
         # The published networks start from Aᵀy, not from the minimum-norm solution.
@@ -77,8 +77,8 @@ class _UNetStages(UnrolledNetwork):
         for i in range(1, self.stages + 1):
             prior = partial(self.compute, self.get_submodule(f"unet{i}"))
             state = self.algorithm.step(state, y, camera, prior, None, self._rho(i))
-        # The published networks shear the cube once more at the end, and were trained with that:
-        # the output of their last U-Net is right only after it.
+        # The published networks shear the cube once more at the end. They were trained with this
+        # step, so without it the bands of the cube would be misplaced.
         return roll_bands(state.x, column_offsets(system))[..., : camera.width]
 
     def _rho(self, stage: int) -> float | Tensor:

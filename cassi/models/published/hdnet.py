@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from cassi.models.camera_adapters import Camera, initial_cube
+from cassi.models.camera_adapters import NetworkCamera, initial_cube
 from cassi.models.layers import ConvPair, ResidualSequence, check_counts
 from cassi.models.network import Network
 from cassi.models.registry import register_model
@@ -20,8 +20,8 @@ class DomainAttention(nn.Module):
         out = x ⊙ sigmoid(W_up W_v X s) + x ⊙ sigmoid(softmax(tᵀX)),
         s = softmax(w_qX),   t = W_v'ᵀ W_q' mean(X)
 
-    X is `(C, H·W)`. No 1×1 convolution is applied to an image: W_v and W_up are applied to a sum
-    over pixels, and W_v' is folded into the vector t.
+    X is `(C, H·W)`. Only w_q is applied to whole images. W_v and W_up are applied to a weighted sum
+    over pixels, and W_v' is part of the vector t.
 
     Source: Hu et al., "HDNet: high-resolution dual-domain learning for spectral compressive
     imaging", CVPR 2022, section 3.2.
@@ -42,16 +42,16 @@ class DomainAttention(nn.Module):
         pixels = x.permute(0, 2, 3, 1).flatten(1, 2)  # (B, HW, C)
         pixel_weights = self.conv_q_right(x).flatten(2).softmax(-1)  # (B, 1, HW)
         mean_features = (pixel_weights.to(pixels.dtype) @ pixels).mT.unsqueeze(-1)  # (B, C, 1, 1)
-        channels = self.conv_up(self.conv_v_right(mean_features)).sigmoid()
+        channel_gates = self.conv_up(self.conv_v_right(mean_features)).sigmoid()
         query = self.conv_q_left(x.mean((2, 3), keepdim=True))
         query = nn.functional.conv_transpose2d(query, self.conv_v_left.weight)  # (B, C, 1, 1)
         scores = (pixels @ query.flatten(1).unsqueeze(-1).to(pixels.dtype)).mT.softmax(-1)
-        positions = scores.unflatten(-1, x.shape[-2:]).sigmoid()
-        return x * (channels + positions)
+        pixel_gates = scores.unflatten(-1, x.shape[-2:]).sigmoid()
+        return x * (channel_gates + pixel_gates)
 
 
 class PixelAttention(nn.Module):
-    """A weight per pixel, x ⊙ (1 + softmax(s)); s are scores of two 1×1 convolutions of x."""
+    """x ⊙ (1 + softmax(s)): a weight per pixel, with scores s of two 1×1 convolutions of x."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -85,18 +85,19 @@ class FeatureFusion(nn.Module):
 
 @register_model("hdnet")
 class HDNet(Network):
-    """The high-resolution dual-domain network, with the published names of weights.
+    """HDNet, the high-resolution dual-domain network; weights have their published names.
 
-    It does not use the mask. Its batch normalization uses stored statistics in evaluation mode.
+    The network does not use the mask. In evaluation mode its batch normalization uses stored
+    statistics.
 
     Args:
         bands: number C of bands.
         width: channels of the features, a multiple of `groups` and of 2.
-        blocks: number of residual blocks before the attention; one less follows it.
+        blocks: number of residual blocks before the attention; blocks − 1 follow after it.
         groups: number of channel groups, each with its own attention.
 
     Raises:
-        ValueError: a count below 1, or a width that is no such multiple.
+        ValueError: a count is below 1, or the width is not such a multiple.
 
     Source: Hu et al., "HDNet: high-resolution dual-domain learning for spectral compressive
     imaging", CVPR 2022.
@@ -117,7 +118,7 @@ class HDNet(Network):
         )
         self.tail = nn.Sequential(nn.Conv2d(width, bands, 3, padding=1))
 
-    def recover(self, y: Tensor, system: Camera) -> Tensor:
+    def recover(self, y: Tensor, system: NetworkCamera) -> Tensor:
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
         features = self.head(initial_cube(y, system))
         return self.tail(self.body(features) + features)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.camera_adapters import (
-    Camera,
+    NetworkCamera,
     ShearedCamera,
     column_offsets,
     shear_bands,
@@ -46,11 +46,11 @@ TIME_FACTOR = 10
 
 
 def separable(
-    inputs: int, outputs: int, size: int = 2, stride: int = 2, point: type[Conv] = PointwiseConv
+    inputs: int, outputs: int, size: int = 2, stride: int = 2, pointwise: type[Conv] = PointwiseConv
 ) -> nn.Sequential:
     """Return a depthwise and a 1×1 convolution, without bias."""
     depthwise = Conv(inputs, inputs, size, stride, groups=inputs)
-    return nn.Sequential(depthwise, point(inputs, outputs))
+    return nn.Sequential(depthwise, pointwise(inputs, outputs))
 
 
 def separable_upsampling(inputs: int, outputs: int) -> nn.Sequential:
@@ -61,7 +61,7 @@ def separable_upsampling(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class ChannelWeights(nn.Module):
-    """x ⊙ h(W₂ GELU(W₁ mean(x))), h piecewise linear from 0 to 1; one weight per channel."""
+    """x ⊙ h(W₂ GELU(W₁ mean(x))), a weight per channel; h is piecewise linear from 0 to 1."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -72,7 +72,8 @@ class ChannelWeights(nn.Module):
             PointwiseConv(width, dim),
             nn.Hardsigmoid(),
         )
-        # An identity stands where the published code takes the mean: it keeps the weights' names.
+        # The identity is in the place where the published code takes the mean. It keeps the numbers
+        # of the layers, which are in the names of the weights.
         self.se = nn.Sequential(nn.Identity(), *layers)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -165,16 +166,17 @@ class TokenDenoiser(nn.Module):
 
     def forward(self, x: Tensor, condition: Tensor, time: int) -> Tensor:
         """Map noisy tokens and conditions, `(B, 16, 256)` each, to clean tokens."""
-        clock = x.new_full((*x.shape[:2], 1), time / self.period)
-        return self.resmlp(torch.cat((condition, clock, x), -1))
+        time_channel = x.new_full((*x.shape[:2], 1), time / self.period)
+        return self.resmlp(torch.cat((condition, time_channel, x), -1))
 
 
 class LatentDiffusion(nn.Module):
     """Sample tokens in T deterministic reverse steps, starting from noise.
 
-        x ← c₁[t]·D(x, c, t) + c₂[t]·x,   t = T−1 … 0,   c the tokens of the image
+        x ← c₁[t]·D(x, c, t) + c₂[t]·x,   t = T−1 … 0
 
-    c₁ and c₂ are the coefficients of the mean of q(x_{t−1} | x_t, x_0) for β_t = (√.1 … √.99)².
+    D is the `TokenDenoiser`, and c the tokens of the image. c₁ and c₂ are the coefficients of x_0
+    and x_t in the mean of q(x_{t−1} | x_t, x_0). √β_t rises linearly from √0.1 to √0.99.
 
     Source: Ho, Jain, Abbeel, "Denoising diffusion probabilistic models", NeurIPS 2020, equation 7.
     """
@@ -194,8 +196,8 @@ class LatentDiffusion(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         """Draw tokens `(B, 16, 256)` for images `(B, C, H, W)`.
 
-        The noise is drawn on the CPU, so it is the same on any device. In evaluation mode all
-        samples share one draw, so a result does not depend on its batch.
+        The noise is drawn on the CPU, so it is the same for all devices. In evaluation mode all
+        samples share one draw, so a result does not depend on the other samples of its batch.
         """
         condition = self.condition(image)
         draws = len(image) if self.training else 1
@@ -208,7 +210,7 @@ class LatentDiffusion(nn.Module):
 
 
 class SpectralFlow(nn.Module):
-    """Attention among channels at half of the resolution; a map of weights multiplies q, k, v.
+    """Attention among channels at half of the resolution; q, k, v are multiplied by a weight map.
 
     Source: Wu et al., ECCV 2024, section 3.3 and figure 4.
     """
@@ -229,7 +231,7 @@ class SpectralFlow(nn.Module):
         self.project_out = separable_upsampling(2 * dim, dim)
 
     def forward(self, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Map `(B, H, W, c)`, with weights `(B, H, W, 1)`, to that shape, and v `(B, H, W, 2c)`."""
+        """Return the result `(B, H, W, c)` and v `(B, H, W, 2c)`; weights are `(B, H, W, 1)`."""
         x = self.norm(x)
         value = apply_channels_first(self.qkv_v, x) * weights
         qk = self.qkv_dwconv(self.qk(x)) * self.spatial_int_down(weights)
@@ -246,7 +248,7 @@ class SpectralFlow(nn.Module):
 class PriorFlow(nn.Module):
     """Attention of the pixels, at half of the resolution, to the latent tokens.
 
-    The published weights hold `norm_z` and `qkv`, which have no influence on the result.
+    `norm_z` and `qkv` have no influence on the result. The published weights contain them.
 
     Source: Wu et al., ECCV 2024, section 3.3 and figure 4.
     """
@@ -260,11 +262,11 @@ class PriorFlow(nn.Module):
         self.qkv = separable(2 * dim, 2 * dim).requires_grad_(False)
         self.project_out = separable_upsampling(2 * dim, dim)
 
-    def forward(self, q: Tensor, prior: Tensor) -> Tensor:
+    def forward(self, q: Tensor, tokens: Tensor) -> Tensor:
         """Map queries `(B, h, w, 2c)` and tokens `(B, n, 256)` to `(B, 2h, 2w, c)`."""
         query, k, v = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, heads, n, c)
-            for part in (q.flatten(1, 2), *self.qkv_zl(prior).chunk(2, -1))
+            for part in (q.flatten(1, 2), *self.qkv_zl(tokens).chunk(2, -1))
         )
         scores = (query @ F.normalize(k, dim=-1).to(query.dtype).mT) * self.temperature
         values = scores.softmax(-1).to(v.dtype) @ v
@@ -299,13 +301,13 @@ class TridentBlock(nn.Module):
         self.add_ssp = nn.Sequential(PointwiseConv(dim + branch_dim, dim, bias=True))
         self.ffn = ResidualSequence(module=GatedFeedForward(dim, norm=True))
 
-    def forward(self, x: Tensor, prior: Tensor) -> Tensor:
-        """Map `(B, H, W, c)`, with tokens `(B, n, 256)`, to the same shape."""
+    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
+        """Map `(B, H, W, c)` to the same shape; the latent tokens are `(B, n, 256)`."""
         spatial_input, spectral_input = x.chunk(2, -1) if self.split else (x, x)
         spatial = self.spatial_branch(spatial_input)
         spectral, value = self.spectral_branch(spectral_input, self.spatial_interaction(spatial))
         weights = self.spectral_interaction(spectral.mean((1, 2), keepdim=True))
-        prior_features = self.HIM(self.spec_to_prior_inter(value), prior)
+        prior_features = self.HIM(self.spec_to_prior_inter(value), tokens)
         spatial = spatial_input + self.spatial_conv(F.gelu(spatial) * weights)
         spectral = spectral_input + spectral
         branches = (spatial, spectral) if self.split else (spatial + spectral,)
@@ -318,14 +320,14 @@ def shuffle_and_convolve(shuffle: nn.Module, inputs: int, outputs: int) -> nn.Se
 
 
 class TridentTransformer(StageTransformer):
-    """A U-Net of trident blocks that get the latent tokens; it is scaled by shuffling pixels.
+    """A U-Net of trident blocks, which get the latent tokens; pixel shuffles change its scale.
 
     Source: Wu et al., ECCV 2024, figure 3.
     """
 
     def __init__(self, bands: int, first: bool = False) -> None:
-        # The channels are halved, shuffled in blocks of 2×2 pixels, and divided by 8 for the
-        # channel weights: their number must be a multiple of 4 and at least 8.
+        # Blocks halve the number of channels, pixel shuffles divide it by 4, and channel weights
+        # divide it by 8, rounded down. So it must be a multiple of 4 and at least 8.
         dim = max(8, bands + -bands % 4)
         super().__init__(
             bands,
@@ -339,8 +341,9 @@ class TridentTransformer(StageTransformer):
             ),
             first=first,
         )
-        # The coarsest scale has a single token. Its softmax is 1 for any query, so these
-        # parameters get no gradient, which would stop distributed training.
+        # The coarsest scale has a single token. Its softmax is 1 for any query, so these parameters
+        # get no gradient. They are frozen, because parameters without a gradient would stop
+        # distributed training.
         coarsest = cast(TridentBlock, self.BottleNeck)
         coarsest.spec_to_prior_inter.requires_grad_(False)
         coarsest.HIM.temperature.requires_grad_(False)
@@ -351,6 +354,8 @@ class LearnedProjection(LearnedMatrix):
 
         Φ' = Φ + DL(y, Φ),   r = w·(Φ'x − y, Φ'x, y),   v = DL_grad(x, Φ'ᵀr)
 
+    DL and DL_grad are a few convolutions. w is a 1×1 convolution of the three images.
+
     Source: Wu et al., ECCV 2024, section 3.1.
     """
 
@@ -358,12 +363,12 @@ class LearnedProjection(LearnedMatrix):
         super().__init__(bands)
         self.minus = nn.Sequential(nn.Conv2d(3, 1, 1))
 
-        def around(dim: int) -> nn.Conv2d:
+        def make_depthwise(dim: int) -> nn.Conv2d:
             return nn.Conv2d(dim, dim, 3, padding=1, groups=dim, bias=False)
 
         self.DL_grad = nn.Sequential(
-            nn.Sequential(around(2 * bands), nn.Conv2d(2 * bands, bands, 1, bias=False)),
-            nn.Sequential(around(bands), nn.GELU(), nn.Conv2d(bands, bands, 1, bias=False)),
+            nn.Sequential(make_depthwise(2 * bands), nn.Conv2d(2 * bands, bands, 1, bias=False)),
+            nn.Sequential(make_depthwise(bands), nn.GELU(), nn.Conv2d(bands, bands, 1, bias=False)),
         )
 
     def forward(self, x: Tensor, y: Tensor, masks: Tensor, scale: float) -> Tensor:
@@ -379,14 +384,16 @@ class LearnedProjection(LearnedMatrix):
 @register_model("lade_dun_7stg", stages=7)
 @register_model("lade_dun_9stg", stages=9)
 class LADEDUN(SharedStages):
-    """Unrolled learned projections whose denoisers attend to a prior, drawn by diffusion.
+    """Unrolled learned projections; the denoisers attend to latent tokens drawn by diffusion.
 
         z ~ diffusion given the windows of y,   v = P_i(x, y),   x ← TT_i(v, z)
 
-    The tokens z depend on the random numbers that are drawn, and on the whole image.
+    P_i is a `LearnedProjection` and TT_i a `TridentTransformer`. The tokens z depend on the random
+    numbers that are drawn, and on the whole image.
 
-    Our training optimizes diffusion and denoisers together, by the loss of the cube. The published
-    training first uses tokens of the true cubes. The encoder of these is not needed afterwards.
+    Training in this package optimizes diffusion and denoisers together, by the loss of the cube.
+    The published training first uses tokens of the true cubes, which a further encoder computes.
+    That encoder is not needed for a reconstruction.
 
     Args:
         bands: number C of bands.
@@ -410,8 +417,8 @@ class LADEDUN(SharedStages):
         "diffusion.sqrt_",
         "diffusion.log_",
     )
-    """Prefixes of tensors in the authors' files that are not loaded: the encoder of true cubes, and
-    the noise schedule, which is computed here."""
+    """Prefixes of tensors in the authors' files that are not loaded. They belong to the encoder of
+    true cubes, and to the noise schedule, which `LatentDiffusion` computes."""
 
     def __init__(
         self,
@@ -430,30 +437,32 @@ class LADEDUN(SharedStages):
         self.down_1 = _reduce_tokens(TOKENS, TOKENS // 4)
         self.down_2 = _reduce_tokens(TOKENS // 4, 1)
 
-    def recover(self, y: Tensor, system: Camera) -> Tensor:
+    def recover(self, y: Tensor, system: NetworkCamera) -> Tensor:
         """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         scale, shifts, width = 2 / self.bands, column_offsets(system), system.mask.shape[-1]
         y = y * scale
         masks = sheared_masks(y, system)
-        light = masks.sum(1, keepdim=True)
-        # Divide y among the bands by their masks. Where all masks are zero, so are the fractions.
-        band_fraction = masks / light.masked_fill(light == 0, 1)
+        mask_sum = masks.sum(1, keepdim=True)
+        # y is divided among the bands in proportion to their masks. All fractions are zero where
+        # all masks are zero.
+        band_fraction = masks / mask_sum.masked_fill(mask_sum == 0, 1)
         fine_tokens = self.diffusion(unshear_bands(band_fraction * y, shifts, width))
         middle_tokens = self.down_1[1](fine_tokens.mT).mT
         middle_tokens = self.down_1[3](middle_tokens)
         coarse_tokens = self.down_2[3](self.down_2[1](middle_tokens.mT).mT)
-        prior = (fine_tokens, middle_tokens, coarse_tokens)
+        tokens = (fine_tokens, middle_tokens, coarse_tokens)
 
         sheared_cube, x, features = y.expand(-1, self.bands, -1, -1), y, None
-        for projection, denoiser in self.each_stage():
+        for projection, denoiser in self.list_stages():
             v = unshear_bands(projection(sheared_cube, y, masks, scale), shifts, width)
-            x, features = self.compute(denoiser, v, features, prior)
+            x, features = self.compute(denoiser, v, features, tokens)
             sheared_cube = shear_bands(x, shifts, y.shape[-1] - width)
         return x
 
 
 def _reduce_tokens(n_inputs: int, n_outputs: int) -> nn.Sequential:
-    # Identities stand where the published code rearranges axes: they keep the weights' names.
+    # The identities are in the place where the published code rearranges axes. They keep the
+    # numbers of the layers, which are in the names of the weights.
     token_layer = nn.Linear(n_inputs, n_outputs)
     channel_layer = nn.Linear(TOKEN_CHANNELS, TOKEN_CHANNELS)
     return nn.Sequential(nn.Identity(), token_layer, nn.Identity(), channel_layer)

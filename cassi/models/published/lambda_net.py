@@ -7,18 +7,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.camera_adapters import Camera, column_offsets, sheared_masks, unshear_bands
+from cassi.models.camera_adapters import NetworkCamera, column_offsets, sheared_masks, unshear_bands
 from cassi.models.layers import check_counts, join_channels, named_sequence, pad_to_multiple, u_net
 from cassi.models.network import Network
 from cassi.models.registry import register_model
 
 # Number of resolutions, each half of the one before.
 SCALES = 6
-# Number of the highest resolutions with three convolutions each; the others have two.
+# Number of resolutions with three convolutions each, from the highest one on; the others have two.
 N_TRIPLE_SCALES = 4
-# Index of the resolution whose pixels attend to each other, a quarter of that of the image.
+# Index of the resolution whose pixels attend to each other: a quarter of the full resolution.
 ATTENTION_SCALE = 2
-# Number of pixels whose scores are in memory at the same time.
+# Number of pixels whose scores are in memory at the same time; more pixels take more memory.
 QUERIES_AT_ONCE = 1024
 
 
@@ -33,7 +33,7 @@ def convolutions(inputs: int, outputs: int, scale: int) -> nn.Sequential:
 
 
 class GlobalAttention(nn.Module):
-    """x + γ softmax(QKᵀ/√d) V among all pixels, Q, K of d = c/8 channels.
+    """x + γ softmax(QKᵀ/√d) V among all pixels, where Q and K have d = c/8 channels.
 
     Source: Miao et al., "λ-Net: Reconstruct hyperspectral images from a snapshot measurement",
     ICCV 2019, section 3.2.
@@ -50,7 +50,7 @@ class GlobalAttention(nn.Module):
         """Map `(B, c, H, W)` to the same shape; memory grows with H·W, time with its square."""
         pixels = x.permute(0, 2, 3, 1).flatten(1, 2)  # (B, n, c)
         key, value = self.to_k(pixels), self.to_v(pixels)
-        # The scores of all pixels are `(n, n)`. Blocks of queries limit the memory for them.
+        # The scores of all pixels are `(n, n)`. Computing them in blocks of queries saves memory.
         queries = self.to_q(pixels) * key.shape[-1] ** -0.5
         blocks = [
             torch.bmm(torch.bmm(query, key.mT).softmax(-1).to(value.dtype), value)
@@ -64,13 +64,12 @@ class GlobalAttention(nn.Module):
 class LambdaNet(Network):
     """The generator of λ-Net, with the names of weights of the code that accompanies MST.
 
-    Its input is y and the sheared masks. Its images are as wide as the detector; the window of each
-    band is cut out at the end.
+    Its input is y and the sheared masks. Its images are as wide as the detector. At the end the
+    window of each band is cut out.
 
     Args:
         bands: number C of bands.
-        channels: channels at the highest resolution, an even number; each lower one has twice as
-            many.
+        channels: channels at the highest resolution, an even number; every halving doubles them.
 
     Raises:
         ValueError: a count below 1, or an odd number of channels.
@@ -104,7 +103,7 @@ class LambdaNet(Network):
         self.conv_last4 = nn.Conv2d(channels + 12, channels, 3, padding=1)
         self.conv_last5 = nn.Conv2d(channels, bands, 1)
 
-    def recover(self, y: Tensor, system: Camera) -> Tensor:
+    def recover(self, y: Tensor, system: NetworkCamera) -> Tensor:
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
         height, width = y.shape[-2:]
         masks = sheared_masks(y, system).expand(len(y), -1, -1, -1)

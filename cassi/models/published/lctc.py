@@ -8,13 +8,13 @@ from cassi.models.layers import check_counts, check_images
 
 # Negative slope of every leaky ReLU.
 SLOPE = 0.2
-# Interpolation of each scale, from the finest to the coarsest.
+# How each scale is upsampled, from the finest to the coarsest.
 UPSAMPLING = ("nearest", "nearest", "bilinear")
 
 
-def mix(x: Tensor, weight: Tensor) -> Tensor:
+def pointwise_conv(x: Tensor, weight: Tensor) -> Tensor:
     """Apply a 1×1 convolution as a matrix product."""
-    # For a 1×1 convolution torch would copy the images by an unfold that runs on one core.
+    # For a 1×1 convolution torch would first copy the images, on a single core.
     return F.linear(x.permute(0, 2, 3, 1), weight.flatten(1)).permute(0, 3, 1, 2)
 
 
@@ -27,8 +27,8 @@ class ReflectConv(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `(N, outputs, ⌈H/stride⌉, ⌈W/stride⌉)`."""
-        if not self.border:
-            return F.leaky_relu_(mix(x, self.weight), SLOPE)
+        if not self.border:  # a 1×1 convolution
+            return F.leaky_relu_(pointwise_conv(x, self.weight), SLOPE)
         padded = F.pad(x, 4 * (self.border,), "reflect")
         return F.leaky_relu_(F.conv2d(padded, self.weight, None, self.stride), SLOPE)
 
@@ -91,10 +91,10 @@ class Scale(nn.Module):
 
 
 class LCTC(nn.Module):
-    """An hourglass of three scales with a thresholding after every convolution.
+    """An hourglass network of three scales with a `Threshold` after every convolution.
 
-    Its weights serve one scene only: `cassi.solvers.Untrained` fits them, and the network's input,
-    to one measurement.
+    Its weights are for one scene only: `cassi.solvers.Untrained` fits the weights and the input of
+    the network to one measurement.
 
     Args:
         bands: number C of bands.
@@ -104,6 +104,9 @@ class LCTC(nn.Module):
 
     Attributes:
         least: smallest number of rows and columns of an image.
+
+    Raises:
+        ValueError: a count is below 1, or `width` or `skip` is below 16.
 
     Source: Chen et al., "Lightweight convolutional thresholding sparse coding network prior for
     computational hyperspectral imaging", its code, for the single disperser.
@@ -133,4 +136,4 @@ class LCTC(nn.Module):
                 f"LCTC: expected {self.least} rows and columns, got {height} and {width}"
             )
         z = z.contiguous(memory_format=torch.channels_last)
-        return mix(self.scales(z), self.spectra.weight)
+        return pointwise_conv(self.scales(z), self.spectra.weight)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from cassi.models.camera_adapters import Camera, camera_mask, initial_cube
+from cassi.models.camera_adapters import NetworkCamera, camera_mask, initial_cube
 from cassi.models.layers import (
     Conv,
     InstanceNorm,
@@ -25,7 +25,7 @@ from cassi.models.registry import register_model
 
 
 def modulation_block(dim: int) -> ResidualSequence:
-    """Return layers of `(B, H, W, c)`: x + modulation(x), x + feed_forward(x), both twice."""
+    """Return layers of `(B, H, W, c)`: twice x + modulation(x), then x + feed_forward(x)."""
 
     def modulate() -> PreNorm:
         return PreNorm(LayerNorm(dim), Modulation(dim))
@@ -57,7 +57,7 @@ class ImageNet(RectifyingUNet):
 
 
 def spectra_net(bands: int, dim: int) -> ResidualSequence:
-    """Return a denoiser of spectra `(B, dim, C)`: x + convolutions along the bands.
+    """Return a denoiser of spectra e `(B, dim, C)`: e + convolutions of e along the bands.
 
     Source: Huang et al., CVPR 2026, section 3.4.
     """
@@ -74,7 +74,7 @@ def spectra_net(bands: int, dim: int) -> ResidualSequence:
 
 
 class FirstSpectra(nn.Module):
-    """Compute orthonormal first spectra from the mean of each band."""
+    """Compute the first spectra, which are orthonormal, from the mean of each band."""
 
     def __init__(self, bands: int, dim: int) -> None:
         super().__init__()
@@ -91,8 +91,8 @@ class FirstSpectra(nn.Module):
 
 def orthonormalize(spectra: Tensor) -> Tensor:
     """Return an orthonormal basis of the rows of `(B, k, C)`, k <= C."""
-    # The signs are those of Householder's method, as LAPACK returns them. The published weights
-    # were trained with these signs, so another method must not replace it.
+    # The signs of the rows are those of Householder's method in LAPACK. The published weights were
+    # trained with these signs, so another method would give wrong results.
     with torch.autocast(spectra.device.type, enabled=False):
         matrix = spectra.to(torch.promote_types(spectra.dtype, torch.float32))
         return torch.linalg.qr(matrix.mT)[0].mT
@@ -106,16 +106,16 @@ class LRDUN(StagedNetwork):
 
         E ← P_i(E − η_i ∂/∂E ½‖A(aE) − y‖²),   a ← Q_i(a − ν_i ∂/∂a ½‖A(aE) − y‖²)
 
-    Only the first `rank` factors enter the camera's equation. The networks P_i and Q_i also get the
-    other dim − rank factors, which pass features from stage to stage. For the first estimate a mask
-    per band is averaged over the bands.
+    The sum has `rank` terms. The networks P_i and Q_i get dim − rank further spectra and images,
+    which pass features from stage to stage. If the camera has a mask per band, the first estimate
+    uses the mean of the masks.
 
     Args:
         bands: see `UnrolledNetwork`.
         stages: see `UnrolledNetwork`.
         checkpointing: see `UnrolledNetwork`.
         rank: number of terms of the sum; reduced to `dim` if larger.
-        dim: number of factors in the networks; reduced to C if larger.
+        dim: number of spectra and images in the networks; reduced to C if larger.
 
     Raises:
         ValueError: a count below 1.
@@ -139,18 +139,22 @@ class LRDUN(StagedNetwork):
         self.rank = min(rank, dim)
         self.init_x = PointwiseConv(bands + 1, bands, bias=True)
         self.init_E = FirstSpectra(bands, dim)
-        # The first images are mixtures of the bands, each of which is convolved first.
-        blur, point = depthwise_conv(bands, bias=True), PointwiseConv(bands, dim, bias=True)
-        self.init_A = named_sequence(net=nn.Sequential(blur, nn.GELU(), point))
+        # Each band is convolved, then the bands are mixed into the first images.
+        depthwise, pointwise = (
+            depthwise_conv(bands, bias=True),
+            PointwiseConv(bands, dim, bias=True),
+        )
+        self.init_A = named_sequence(net=nn.Sequential(depthwise, nn.GELU(), pointwise))
         self.eta_As = nn.Parameter(torch.full((stages,), 1e-4))
         self.eta_Es = nn.Parameter(torch.full((stages,), 1e-4))
         self.proxy_net_Es = nn.ModuleList(spectra_net(bands, dim) for _ in range(stages))
         self.proxy_net_As = nn.ModuleList(ImageNet(dim) for _ in range(stages))
-        # The published weights hold these networks; the published code does not use their results.
+        # The published weights contain these networks, but the published code does not use their
+        # results.
         self.para_nets = nn.ModuleList(RelaxationNet(bands, 2) for _ in range(stages))
         self.para_nets.requires_grad_(False)
 
-    def iterates(self, y: Tensor, system: Camera) -> Iterator[Tensor]:
+    def iterates(self, y: Tensor, system: NetworkCamera) -> Iterator[Tensor]:
         """Yield the cube `(B, C, H, W)` of each stage; y is `(B, 1, H, W')`."""
         mask = camera_mask(system).to(y.dtype).mean(1, keepdim=True)
         initial, mask = (x.permute(0, 2, 3, 1) for x in (initial_cube(y, system), mask))
@@ -185,5 +189,5 @@ class LRDUN(StagedNetwork):
         x = a.flatten(1, 2) @ e.to(a.dtype)
         return x.unflatten(1, a.shape[1:3]).permute(0, 3, 1, 2)
 
-    def _gradient(self, x: Tensor, y: Tensor, system: Camera) -> Tensor:  # (B, C, H·W)
+    def _gradient(self, x: Tensor, y: Tensor, system: NetworkCamera) -> Tensor:  # (B, C, H·W)
         return system.adjoint(system(x) - y).flatten(2)

@@ -1,4 +1,4 @@
-"""MiJUN: unrolled half-quadratic splitting; its denoiser attends and makes three Mamba scans."""
+"""MiJUN: unrolled half-quadratic splitting; its denoiser has attention and three Mamba scans."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from cassi import ops
 from cassi.models.attention import WINDOW, attend, from_windows, to_windows
-from cassi.models.camera_adapters import Camera
+from cassi.models.camera_adapters import NetworkCamera
 from cassi.models.layers import GatedFeedForward, depthwise_conv, init_truncated_normal
 from cassi.models.published.dernn_lnlt import MULTIPLE, RecurrentSplitting, normed_blocks
 from cassi.models.registry import register_model
@@ -20,8 +20,8 @@ class WindowedAttention(nn.Module):
         out = W_p (softmax(qkᵀ/√d + table) v + softmax(q k_gᵀ/√d) v_g),   k_g, v_g = W_g g,
         g = softmax(q_t kᵀ/√d) v
 
-    where q_t is the query of the token. There is one token, so the second softmax is 1 and v_g is
-    added to every pixel.
+    where q_t is the query of the token, and the table holds a learned bias for every pair of
+    positions. There is only one token. So the second softmax is 1, and v_g is added to every pixel.
     """
 
     relative_position_index: Tensor
@@ -107,7 +107,7 @@ class Mamba(nn.Module):
         out = W_out (SiLU(z) ⊙ (scan(u, softplus(W_Δ Δ + bias), −exp(A_log), b, c) + D u))
 
     Source: Gu and Dao, "Mamba: linear-time sequence modeling with selective state spaces", COLM
-    2024; names of the weights and first values as in its code.
+    2024; names and initial values of the weights as in its code.
     """
 
     def __init__(self, dim: int, states: int = 16, taps: int = 4, expand: int = 2) -> None:
@@ -146,8 +146,9 @@ class Mamba(nn.Module):
 class ThreeScans(nn.Module):
     """The mean of three scans of an image: along its pixels, and twice across its bands.
 
-    The first scans the pixels row by row; a step has the c channels of a pixel. The other two share
-    weights; a step is one column, or one row, of one channel.
+    The first scan goes over the pixels, row by row. A step gets the c channels of one pixel. The
+    other two scans share their weights. A step gets one column of one channel in the second scan,
+    and one row of one channel in the third.
 
     Source: Mei et al., AAAI 2025, section 3.3.
     """
@@ -172,20 +173,20 @@ class ThreeScans(nn.Module):
 @register_model("mijun_5stg", stages=5)
 @register_model("mijun_9stg", stages=9)
 class MiJUN(RecurrentSplitting):
-    """Unrolled half-quadratic splitting that looks ahead, with one set of weights for all stages.
+    """Unrolled half-quadratic splitting with momentum and one set of weights for all stages.
 
         v = z_k + Φᵀ(ΦΦᵀ + ρI)⁻¹(y − Φẑ),   ẑ = z_k + ½(z_k − z_{k−1}),   z_{k+1} = denoise(v, σ)
 
-    with Φ, ρ and σ estimated from z_k, as in DERNN-LNLT. The denoiser scans whole rows and columns,
-    hence its weights fit square images of one size only.
+    with Φ, ρ and σ estimated from z_k, as in DERNN-LNLT. The denoiser scans whole rows and columns.
+    For this reason its weights fit square images of one size only.
 
     Args:
         bands: see `UnrolledNetwork`.
         stages: see `UnrolledNetwork`.
         checkpointing: see `UnrolledNetwork`.
-        size: rows and columns of the image, which are equal; rounded up to a multiple of 32.
-            Smaller scenes are mirrored to that size, larger ones are refused. The published weights
-            are for (256, 256).
+        size: rows and columns of the image, two equal numbers; rounded up to a multiple of 32.
+            Smaller scenes are mirrored up to that size, larger scenes are refused. The published
+            weights are for (256, 256).
 
     Raises:
         ValueError: a count below 1, or a size that is not square.
@@ -209,18 +210,18 @@ class MiJUN(RecurrentSplitting):
             raise ValueError(f"MiJUN size: expected as many rows as columns, got {tuple(size)}")
         self.side = sides[0]
 
-        def block(scale: int) -> nn.Sequential:
+        def make_block(scale: int) -> nn.Sequential:
             dim, heads, side = bands << scale, 1 << scale, self.side >> scale
             layers = (TokenAttention(dim, heads), ThreeScans(dim, side))
             return normed_blocks(dim, (*layers, GatedFeedForward(dim, bias=True)))
 
-        self.build(block, self.side)
+        self.build(make_block, self.side)
         init_truncated_normal(self, nn.Linear)
         for module in self.modules():
             if isinstance(module, Mamba):
                 module.draw_steps()
 
-    def recover(self, y: Tensor, system: Camera) -> Tensor:
+    def recover(self, y: Tensor, system: NetworkCamera) -> Tensor:
         """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         self._check_size(*system.mask.shape[-2:])
         return super().recover(y, system)

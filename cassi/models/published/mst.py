@@ -1,4 +1,4 @@
-"""MST and MST++: U-Nets with attention between bands; the mask guides that of MST."""
+"""MST and MST++: U-Nets with attention between bands; in MST the mask guides the attention."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.camera_adapters import (
-    Camera,
+    NetworkCamera,
     band_masks,
     column_offsets,
     initial_cube,
@@ -39,9 +39,9 @@ class SpectralAttention(nn.Module):
 
         A = softmax(α KᵀQ / (|K| |Q|)),   out = (V ⊙ M) Aᵀ W_p + b + conv(V)
 
-    where |·| are norms of columns and M is the guide, or one. All of A follows from the matrix XᵀX
-    `(C, C)`: KᵀQ = W_kᵀ(XᵀX)W_q, |K|² is the diagonal of W_kᵀ(XᵀX)W_k, and |Q|² that of
-    W_qᵀ(XᵀX)W_q. So neither Q nor K is formed, and Aᵀ W_p is one small matrix.
+    where |·| are norms of columns, and M is the guide, or 1 without a guide. A is computed from the
+    matrix XᵀX `(C, C)`: KᵀQ = W_kᵀ(XᵀX)W_q, |K|² is the diagonal of W_kᵀ(XᵀX)W_k, and |Q|² is the
+    diagonal of W_qᵀ(XᵀX)W_q. So neither Q nor K is formed, and Aᵀ W_p is one small matrix.
 
     Source: Cai et al., "Mask-guided spectral-wise transformer", CVPR 2022, equations 5 to 8.
     """
@@ -68,7 +68,8 @@ class SpectralAttention(nn.Module):
 
     def _mixture(self, x: Tensor) -> Tensor:  # (B, N, C) → Aᵀ W_p (B, C, C)
         with torch.autocast(x.device.type, enabled=False):
-            # XᵀX is a sum over all pixels: half precision has neither the digits nor the range.
+            # XᵀX is a sum over all pixels, for which half precision has too few digits and too
+            # small a range.
             precision = torch.promote_types(x.dtype, torch.float32)
             x = x.to(precision)
             moments = (x.mT @ x).unsqueeze(1)  # (B, 1, C, C)
@@ -87,14 +88,15 @@ class SpectralAttention(nn.Module):
 
 
 def _norm(square: Tensor) -> Tensor:
-    # The published code keeps norms above 1e-12. Rounding may also make the square negative.
+    # The lower limit of a norm is 1e-12, as in the published code. It also serves squares that
+    # rounding has made negative.
     return square.clamp_min(1e-24).sqrt()
 
 
 class MaskGuide(nn.Module):
-    """The guide of attention, made of the camera's shifted masks.
+    """The guide of the attention, computed from the camera's sheared masks.
 
-        M = shift back((1 + sigmoid(depthwise(W₂u))) ⊙ u),   u = W₁ masks
+        M = unshear((1 + sigmoid(depthwise(W₂u))) ⊙ u),   u = W₁ masks
 
     Source: Cai et al., "Mask-guided spectral-wise transformer", CVPR 2022, equations 1 to 3.
     """
@@ -105,7 +107,10 @@ class MaskGuide(nn.Module):
         self.depth_conv = nn.Conv2d(dim, dim, 5, padding=2, groups=dim)
 
     def forward(self, masks: Tensor, channel_offsets: list[int], width: int) -> Tensor:
-        """Make the guide `(B, H, W, C)` of masks `(B, C, H, W')`; channels begin at offsets."""
+        """Return the guide `(B, H, W, C)` for masks `(B, C, H, W')`.
+
+        Channel c of the masks begins at column `channel_offsets[c]`.
+        """
         u = self.conv1(masks)
         u = torch.addcmul(u, u, torch.sigmoid(self.depth_conv(self.conv2(u))))
         parts, c = [], 0
@@ -121,13 +126,13 @@ def scaled_offsets(channels: int, step: int, level: int, max_offset: int) -> lis
 
     Args:
         channels: number of channels at this level.
-        step: dispersion, pixels per band; a negative one counts from the last channel.
-        level: how often the masks were halved.
-        max_offset: columns by which the masks are wider than the image.
+        step: dispersion, pixels per band; if it is negative, the last channel has offset 0.
+        level: number of halvings of the masks.
+        max_offset: number of columns by which the masks are wider than the image.
     """
     # A halving divides the step by 4: by 2 because the image shrinks, and by 2 because there are
-    # twice as many channels. The quotient is truncated, as in the published code. Steps larger than
-    # the published 2 would lead outside of the masks without the limit.
+    # twice as many channels. The quotient is rounded down, as in the published code. Offsets are
+    # limited, because steps above the published 2 would lead outside of the masks.
     order = range(channels) if step >= 0 else range(channels - 1, -1, -1)
     return [min(abs(step) * i // 4**level, max_offset) for i in order]
 
@@ -150,16 +155,16 @@ class SpectralBlocks(nn.Module):
     def forward(
         self, x: Tensor, masks: Tensor | None = None, step: int = 0, level: int = 0
     ) -> Tensor:
-        """Map `(B, H, W, C)` to the same shape; `masks` are the shifted ones of this scale."""
+        """Map `(B, H, W, C)` to the same shape; `masks` are the sheared masks at this scale."""
         width = x.shape[2]
         for pair in self.blocks:
-            attention, feed = cast("tuple[SpectralAttention, PreNorm]", pair)
+            attention, feed_forward_layer = cast("tuple[SpectralAttention, PreNorm]", pair)
             guide = None
             if masks is not None and attention.mm is not None:
                 channel_offsets = scaled_offsets(x.shape[-1], step, level, masks.shape[-1] - width)
                 guide = attention.mm(masks, channel_offsets, width)
             x = x + attention(x, guide)
-            x = x + feed(x)
+            x = x + feed_forward_layer(x)
         return x
 
 
@@ -181,20 +186,20 @@ class SpectralUNet(UNet):
         counts = {f"blocks_{i}": n for i, n in enumerate(blocks)}
         check_counts(type(self).__name__, dim=dim, levels=levels, **counts)
 
-        def block(level: int) -> SpectralBlocks:
+        def make_blocks(level: int) -> SpectralBlocks:
             return SpectralBlocks(dim << level, dim, blocks[level], is_guided)
 
-        self.build(dim, levels, block, fuse=Conv, halvings=1 + is_guided)
+        self.build(dim, levels, make_blocks, fuse=Conv, n_downsamplings=1 + is_guided)
 
 
 @register_model("mst_s", blocks=(2, 2, 2))
 @register_model("mst_m", blocks=(2, 4, 4))
 @register_model("mst_l", blocks=(4, 7, 5))
 class MST(Network, SpectralUNet):
-    """The mask-guided spectral-wise transformer, with the published names of weights.
+    """MST, the mask-guided spectral-wise transformer; weights have their published names.
 
-    For steps other than the published 2, and other directions, the masks are shifted as the camera
-    shifts its bands. If each sample has a mask, it guides that sample.
+    The published network is for a step of 2. For other steps and directions, the masks are shifted
+    as the camera shifts its bands. If each sample has its own mask, each mask guides its sample.
 
     Args:
         bands: number C of bands, and channels at full size.
@@ -211,7 +216,7 @@ class MST(Network, SpectralUNet):
         super().__init__(bands)
         self.make(bands, blocks, is_guided=True)
 
-    def recover(self, y: Tensor, system: Camera) -> Tensor:
+    def recover(self, y: Tensor, system: NetworkCamera) -> Tensor:
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
         height, width = system.mask.shape[-2:]
         multiple = 2 ** len(self.encoder_layers)
@@ -236,8 +241,8 @@ class MST(Network, SpectralUNet):
         return x[:, :height, :width].permute(0, 3, 1, 2)
 
 
-class StageUNet(SpectralUNet):
-    """One U-Net with one block at each scale, and no mask."""
+class UnguidedUNet(SpectralUNet):
+    """A U-Net of spectral attention without a mask; its output is added to its input."""
 
     def __init__(self, dim: int, blocks: Sequence[int]) -> None:
         super().__init__()
@@ -249,12 +254,12 @@ class StageUNet(SpectralUNet):
 
 
 class StageSequence(Network):
-    """A 1×1 convolution that fuses measurement and mask, and U-Nets one after another.
+    """A 1×1 convolution that fuses measurement and mask, then U-Nets, one after another.
 
     Args:
         bands: number C of bands.
         stages: number of U-Nets.
-        make: makes one U-Net.
+        make: function that makes one U-Net.
         multiple: H and W of the images that a U-Net takes are multiples of it.
     """
 
@@ -269,7 +274,7 @@ class StageSequence(Network):
         self.body = nn.Sequential(*(make() for _ in range(stages)))
         self.conv_out = Conv(bands, bands, 3)
 
-    def recover(self, y: Tensor, system: Camera) -> Tensor:
+    def recover(self, y: Tensor, system: NetworkCamera) -> Tensor:
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
         height, width = system.mask.shape[-2:]
         masks = band_masks(y, system).expand(y.shape[0], -1, -1, -1)
@@ -280,10 +285,10 @@ class StageSequence(Network):
 
 @register_model("mst_plus_plus")
 class MSTPlusPlus(StageSequence):
-    """MST++ for snapshots, with the published names of weights.
+    """MST++ for snapshots; weights have their published names.
 
-    The mask enters once: a 1×1 convolution fuses it with the measurement. The result of the first
-    3×3 convolution is added to the output.
+    The mask is used only once: a 1×1 convolution fuses it with the measurement. The result of the
+    first 3×3 convolution is added to the output.
 
     Args:
         bands: number C of bands, and channels at full size.
@@ -297,5 +302,5 @@ class MSTPlusPlus(StageSequence):
     """
 
     def __init__(self, bands: int = 28, stages: int = 3) -> None:
-        super().__init__(bands, stages, lambda: StageUNet(bands, (1, 1, 1)), 8)
+        super().__init__(bands, stages, lambda: UnguidedUNet(bands, (1, 1, 1)), 8)
         init_truncated_normal(self, nn.Linear)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from cassi.models.attention import WINDOW, ChannelAttention, apply_in_windows
 from cassi.models.camera_adapters import (
-    Camera,
     CroppingCamera,
+    NetworkCamera,
     column_offsets,
     mix_measurement,
     roll_bands,
@@ -34,7 +34,7 @@ from cassi.models.registry import register_model
 from cassi.solvers import GAP
 from cassi.solvers.base import Prior
 
-# Channels of a step size over the hidden channels of the network that weights them.
+# `StepSize` weights its channels by a small network, which has 1/REDUCTION as many hidden channels.
 REDUCTION = 8
 
 
@@ -46,15 +46,16 @@ class StepSize(nn.Module):
 
     def __init__(self, bands: int) -> None:
         super().__init__()
-        # The published network of 28 bands has 3 hidden units. With fewer, all may be zero after
-        # the ReLU from the first training step on; then no gradient reaches them.
+        # The published network of 28 bands has 3 hidden channels. If there were fewer, all of them
+        # could be zero after the ReLU from the first training step on, and get no gradient. So a
+        # network of fewer than 24 bands gets 8.
         width = bands // REDUCTION if bands >= 3 * REDUCTION else 8
-        self.attention = part = nn.Module()
-        part.conv1 = Conv(bands, bands, 3, bias=True)
-        part.conv2 = PointwiseConv(bands, bands, bias=True)
-        part.conv3 = PointwiseConv(2 * bands, bands, bias=True)
-        part.ca = nn.Module()
-        part.ca.conv_du = nn.Sequential(
+        self.attention = layers = nn.Module()
+        layers.conv1 = Conv(bands, bands, 3, bias=True)
+        layers.conv2 = PointwiseConv(bands, bands, bias=True)
+        layers.conv3 = PointwiseConv(2 * bands, bands, bias=True)
+        layers.ca = nn.Module()
+        layers.ca.conv_du = nn.Sequential(
             nn.Conv2d(bands, width, 1, bias=False),
             nn.ReLU(inplace=True),
             nn.Conv2d(width, bands, 1, bias=False),
@@ -63,18 +64,19 @@ class StepSize(nn.Module):
 
     def forward(self, x: Tensor, masks: Tensor) -> Tensor:
         """Map a sheared cube and sheared masks, `(1|B, C, H, W')`, to lengths of that shape."""
-        part: Any = self.attention
-        mask_features = part.conv1(masks.permute(0, 2, 3, 1))
-        features = part.conv3(part.conv2(x.permute(0, 2, 3, 1)), mask_features).permute(0, 3, 1, 2)
-        return features * part.ca.conv_du(features.mean((2, 3), keepdim=True))
+        layers: Any = self.attention
+        mask_features = layers.conv1(masks.permute(0, 2, 3, 1))
+        cube_features = layers.conv2(x.permute(0, 2, 3, 1))
+        features = layers.conv3(cube_features, mask_features).permute(0, 3, 1, 2)
+        return features * layers.ca.conv_du(features.mean((2, 3), keepdim=True))
 
 
 def relax_step(x: Tensor, step_sizes: Tensor, prior: Prior) -> Prior:
-    """Return a prior that first shortens a data step from x to v: prior(x + s ⊙ (v − x)).
+    """Return the prior v ↦ prior(x + s ⊙ (v − x)), which scales the data step from x to v.
 
     Args:
-        x: the cube before the step, `(B, C, H, W')`.
-        step_sizes: s, `(B, C, H, W)` with W ≤ W'; the other columns are those of v.
+        x: the cube before the data step, `(B, C, H, W')`.
+        step_sizes: s, `(B, C, H, W)` with W ≤ W'. The columns of v beyond W are not changed.
         prior: the denoiser.
     """
 
@@ -86,9 +88,11 @@ def relax_step(x: Tensor, step_sizes: Tensor, prior: Prior) -> Prior:
     return apply
 
 
-# Heads of attention, at most; it is reduced to a divisor of the number of channels.
-HEADS = 4
-# Features before each scale of the encoder, and after each of the decoder, the finest first.
+# Largest number of attention heads. The number must divide the number of channels, so the greatest
+# common divisor of both is used.
+MAX_HEADS = 4
+# (features before each scale of the encoder, features after each scale of the decoder). In both
+# lists the finest scale is first.
 Features = tuple[list[Tensor], list[Tensor]]
 
 
@@ -101,7 +105,7 @@ class WindowBlock(nn.Module):
     def __init__(self, dim: int, is_shifted: bool) -> None:
         super().__init__()
         self.shift = -WINDOW // 2 if is_shifted else 0
-        self.norm1, self.attn = PixelNorm(dim), ChannelAttention(dim, math.gcd(dim, HEADS))
+        self.norm1, self.attn = PixelNorm(dim), ChannelAttention(dim, math.gcd(dim, MAX_HEADS))
         self.norm2, self.ffn = PixelNorm(dim), GatedFeedForward(dim)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -114,7 +118,10 @@ class WindowBlock(nn.Module):
 
 
 class SpectrumExchange(nn.Module):
-    """Fuse x with an image of the amplitudes of one stage's features and the phases of another's.
+    """Fuse x with an image that is made of the amplitudes and phases of two other images.
+
+    The amplitudes come from encoder features of the stage before, the phases from its decoder
+    features.
 
     Source: Li et al., ICCV 2023, equation 12.
     """
@@ -124,11 +131,11 @@ class SpectrumExchange(nn.Module):
         self.post, self.mid = PointwiseConv(2 * dim, dim, bias=True), depthwise_conv(dim, bias=True)
 
     def forward(self, x: Tensor, amplitudes: Tensor, phases: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same shape."""
+        """Return `(B, H, W, c)`; x, and the images for amplitudes and phases, have this shape."""
         size = x.shape[1:3]
         with torch.autocast(x.device.type, enabled=False):
-            # An FFT sums over the image, which takes more digits than half precision has. torch has
-            # no FFT in bfloat16 either.
+            # An FFT sums over the whole image, for which half precision has too few digits. torch
+            # also has no FFT in bfloat16.
             precision = torch.promote_types(x.dtype, torch.float32)
             amplitude = torch.fft.rfft2(amplitudes.to(precision), dim=(1, 2)).abs()
             angle = torch.fft.rfft2(phases.to(precision), dim=(1, 2)).angle()
@@ -142,9 +149,10 @@ class SpectrumExchange(nn.Module):
 
 
 def make_encoder(dim: int, scales: int, has_exchange: bool) -> nn.ModuleDict:
-    """Return the layers of the encoder, a block and a halving for each scale but the coarsest.
+    """Return the layers of the encoder.
 
-    With `has_exchange`, a scale begins with the exchange of spectra with the stage before.
+    Each scale has a block, and all but the coarsest one have a convolution that halves H and W.
+    With `has_exchange` these also have a `SpectrumExchange` with the stage before.
     """
     levels = []
     for i in range(scales - 1):
@@ -153,8 +161,8 @@ def make_encoder(dim: int, scales: int, has_exchange: bool) -> nn.ModuleDict:
             level["stage_int"] = SpectrumExchange(dim << i)
         level["downsample"] = HALVING_CONV(dim << i, dim << i + 1)
         levels.append(nn.ModuleDict(level))
-    # Every second block has shifted windows. The published code counts the coarsest level one
-    # higher than its position.
+    # Every second block has shifted windows. In the published code the number of the coarsest level
+    # is higher by one than its position.
     coarsest = WindowBlock(dim << scales - 1, bool(scales % 2))
     return nn.ModuleDict({"body": nn.ModuleList([*levels, nn.ModuleDict({"block": coarsest})])})
 
@@ -163,14 +171,15 @@ def make_decoder(dim: int, scales: int) -> nn.ModuleDict:
     """Return the layers of the decoder: upsampling, fusion with the encoder's features, a block."""
     levels = []
     for i in reversed(range(scales - 1)):
-        double, conv = TransposedConv(dim << i + 1, dim << i), PointwiseConv(dim << i + 1, dim << i)
+        upsample = TransposedConv(dim << i + 1, dim << i)
+        fuse = PointwiseConv(dim << i + 1, dim << i)
         block = nn.ModuleDict({"block": WindowBlock(dim << i, bool((i + 1) % 2))})
-        levels.append(nn.ModuleDict({"up": double, "conv": conv, "conv_block": block}))
+        levels.append(nn.ModuleDict({"up": upsample, "conv": fuse, "conv_block": block}))
     return nn.ModuleDict({"body": nn.ModuleList(levels)})
 
 
 class Stage(nn.Module):
-    """One iteration: the step size, and a U-Net whose output is added to the cube."""
+    """The layers of one iteration: a `StepSize`, and a U-Net whose output is added to the cube."""
 
     def __init__(self, bands: int, scales: int) -> None:
         super().__init__()
@@ -179,28 +188,36 @@ class Stage(nn.Module):
         self.gdm = StepSize(bands)
 
     def forward(self, x: Tensor, features: Features | None) -> tuple[Tensor, Features]:
-        """Denoise `(B, C, H, W)`, with the features of the stage before; return its own."""
+        """Denoise `(B, C, H, W)` with the features of the stage before; return this stage's too."""
         return apply_unet(x, features, self.stage_encoder["body"], self.stage_decoder["body"])
 
 
 def apply_unet(
     x: Tensor,
     features: Features | None,
-    downwards: Any,
-    upwards: Any,
+    encoder: Any,
+    decoder: Any,
     shallow: nn.Module | None = None,
 ) -> tuple[Tensor, Features]:
-    """Denoise `(B, C, H, W)` of any height and width; return the features of this stage too."""
+    """Denoise a cube `(B, C, H, W)` of any height and width; return the features of this stage too.
+
+    Args:
+        x: the cube.
+        features: features of the stage before; None in the first stage.
+        encoder: layers of `make_encoder`.
+        decoder: layers of `make_decoder`.
+        shallow: layer that is applied before the encoder.
+    """
     height, width = x.shape[-2:]
-    padded_images = pad_to_multiple(x, WINDOW << (len(downwards) - 1), "mirror")
+    padded_images = pad_to_multiple(x, WINDOW << (len(encoder) - 1), "mirror")
     padded = padded_images.permute(0, 2, 3, 1).contiguous()
     x = padded
     if shallow is not None:
-        # With channels first, this convolution has three quarters of the rounding error that it has
-        # with channels last. That matters to phases near ±π in `SpectrumExchange`: a phase that
-        # changes its sign changes all pixels.
+        # With channels first, the rounding error of this convolution is a quarter smaller than with
+        # channels last. `SpectrumExchange` needs that for phases near ±π: if such a phase changes
+        # its sign, all pixels change.
         x = shallow(padded_images.contiguous()).permute(0, 2, 3, 1).contiguous()
-    *levels, coarsest = downwards
+    *levels, coarsest = encoder
     encoder_features: list[Tensor] = []
     decoder_features: list[Tensor] = []
     for i, level in enumerate(levels):
@@ -209,7 +226,7 @@ def apply_unet(
             x = level["stage_int"](x, features[0][i], features[1][i])
         x = level["downsample"](level["block"](x))
     x = coarsest["block"](x)
-    for level, skip in zip(upwards, reversed(encoder_features), strict=True):
+    for level, skip in zip(decoder, reversed(encoder_features), strict=True):
         x = level["conv_block"]["block"](level["conv"](level["up"](x), skip))
         decoder_features.insert(0, x)
     cube = (decoder_features[0] + padded).permute(0, 3, 1, 2)
@@ -221,9 +238,11 @@ def apply_unet(
 @register_model("padut_7stg", stages=7)
 @register_model("padut_12stg", stages=12)
 class PADUT(UnrolledNetwork):
-    """Unrolled projections of learned length; each stage's spectra guide the next.
+    """Unrolled projections of learned length; each stage passes its spectra to the next.
 
         v = x + r_i ⊙ Aᵀ(AAᵀ)⁺(y − Ax),   x ← D_i(v)
+
+    r_i is the result of a `StepSize`, and D_i a U-Net.
 
     Args:
         bands: see `UnrolledNetwork`.
@@ -235,7 +254,7 @@ class PADUT(UnrolledNetwork):
         ValueError: a count below 1.
 
     Source: Li et al., "Pixel adaptive deep unfolding transformer for hyperspectral image
-    reconstruction", ICCV 2023; names of the weights as there.
+    reconstruction", ICCV 2023; names of the weights as in its code.
     """
 
     def __init__(
@@ -250,7 +269,7 @@ class PADUT(UnrolledNetwork):
         self.stage1_decoder = make_decoder(bands, scales)
         self.gdm = StepSize(bands)
 
-    def recover(self, y: Tensor, system: Camera) -> Tensor:
+    def recover(self, y: Tensor, system: NetworkCamera) -> Tensor:
         """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         camera, algorithm = CroppingCamera(system), GAP(accelerated=False)
         shifts, masks = column_offsets(system), sheared_masks(y, system)
@@ -258,8 +277,8 @@ class PADUT(UnrolledNetwork):
         state = algorithm.init(y, camera, roll_bands(sheared_cube, [-shift for shift in shifts]))
         first_denoiser = partial(
             apply_unet,
-            downwards=self.stage1_encoder["body"],
-            upwards=self.stage1_decoder["body"],
+            encoder=self.stage1_encoder["body"],
+            decoder=self.stage1_decoder["body"],
             shallow=self.shallow_feat,
         )
         denoisers, step_sizes = [first_denoiser, *self.stage_model], [self.gdm]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cassi.models.attention import ChannelAttention
 from cassi.models.camera_adapters import (
-    Camera,
+    NetworkCamera,
     ShearedCamera,
     column_offsets,
     roll_bands,
@@ -34,7 +34,11 @@ from cassi.models.registry import register_model
 
 
 class Inception(nn.Module):
-    """Four branches of a quarter of the channels: 1×1, 3×3, 5×5 convolutions, and a 3×3 mean."""
+    """Join four branches, each of which returns a quarter of the channels.
+
+    Three branches are 1×1 convolutions with zero, one or two 3×3 depthwise convolutions between
+    them. The fourth is a 3×3 mean and a 1×1 convolution.
+    """
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -66,7 +70,7 @@ def conv_gelu(inputs: int, outputs: int, size: int = 1) -> nn.Sequential:
 
 
 def channel_weights(inputs: int, width: int, outputs: int) -> nn.Sequential:
-    """Return a network that maps channel means `(B, 1, 1, c)` to channel weights in [0, 1]."""
+    """Return layers that map the means of channels `(B, 1, 1, c)` to channel weights in [0, 1]."""
     hidden_layers = (PointwiseConv(inputs, width), PixelNorm(width, subtract_mean=False), nn.GELU())
     return nn.Sequential(*hidden_layers, PointwiseConv(width, outputs), nn.Sigmoid())
 
@@ -93,11 +97,15 @@ class MixBlock(nn.Module):
         spectral = self.spectral_branch(x, self.spatial_interaction(spatial))
         weights = self.spectral_interaction(spectral.mean((1, 2), keepdim=True))
         spatial = self.spatial_conv(F.gelu(spatial) * weights)
+        # 2x, because each branch has its own skip connection.
         return self.ffn(2 * x + spatial + spectral)
 
 
 class StageInteraction(nn.Module):
-    """Scale and offset features, by those of the stage before at the same scale."""
+    """Scale features and add an offset, both computed from features of the stage before.
+
+    These are its encoder and decoder features at the same resolution.
+    """
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -111,12 +119,12 @@ class StageInteraction(nn.Module):
 
 
 class BlockInteraction(nn.Module):
-    """Fuse the features of all scales into those of one."""
+    """Fuse the features of all scales into features of one scale."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        point = PointwiseConv(inputs, outputs)
-        self.conv = nn.Sequential(point, nn.GELU(), CONV_3X3(outputs, outputs))
+        pointwise = PointwiseConv(inputs, outputs)
+        self.conv = nn.Sequential(pointwise, nn.GELU(), CONV_3X3(outputs, outputs))
 
     def forward(self, *images: Tensor) -> Tensor:
         """Map images `(B, H, W, c)` of one size to `(B, H, W, c')`."""
@@ -125,8 +133,8 @@ class BlockInteraction(nn.Module):
 
 def named_rescaling(name: str, inputs: int, outputs: int, factor: float) -> nn.Sequential:
     """Return a bilinear resize and a 3×3 convolution, under a name in the state dict."""
-    scaling = ChannelsFirst(nn.Upsample(scale_factor=factor, mode="bilinear", align_corners=False))
-    return named_sequence(**{name: nn.Sequential(scaling, CONV_3X3(inputs, outputs))})
+    resizing = ChannelsFirst(nn.Upsample(scale_factor=factor, mode="bilinear", align_corners=False))
+    return named_sequence(**{name: nn.Sequential(resizing, CONV_3X3(inputs, outputs))})
 
 
 def resize(x: Tensor, factor: float) -> Tensor:
@@ -134,7 +142,9 @@ def resize(x: Tensor, factor: float) -> Tensor:
     return apply_channels_first(partial(F.interpolate, scale_factor=factor, mode="bilinear"), x)
 
 
+# Number of resolutions of a denoiser, each half of the one before.
 SCALES = 3
+# H and W are padded to multiples of it.
 MULTIPLE = 2**SCALES
 
 
@@ -172,26 +182,27 @@ class StageTransformer(nn.Module):
         self.Encoder = nn.ModuleList(block(i) for i in (0, 1))
         self.BottleNeck = block(2)
         self.Decoder = nn.ModuleList(block(i) for i in (1, 0))
+        # The features of the three scales have dim + 2·dim + 4·dim channels.
         self.BlockInteractions = nn.ModuleList(BlockInteraction(7 * dim, dim << i) for i in (0, 1))
         self.Downs = nn.ModuleList(down(dim << i) for i in (0, 1))
         self.Ups = nn.ModuleList(up(dim << i) for i in (2, 1))
         self.fusions = nn.ModuleList(CONV_3X3(dim << i + 1, dim << i) for i in (1, 0))
         self.stage_interactions = nn.ModuleList(StageInteraction(dim << i) for i in (0, 1, 2, 1, 0))
         if first:
-            # The first stage does not use these layers. Parameters that require a gradient and get
-            # none would stop distributed training.
+            # The first stage does not use these layers. They are frozen, because parameters that
+            # require a gradient and get none would stop distributed training.
             self.stage_interactions.requires_grad_(False)
         self.mapping = PointwiseConv(dim, bands)
 
     def forward(
         self, x: Tensor, previous: Features | None, scale_inputs: tuple[Tensor, ...] = ()
     ) -> tuple[Tensor, Features]:
-        """Denoise `(B, C, H, W)`, with the features of the stage before; return its own.
+        """Denoise `(B, C, H, W)`; return the cube and the features of this stage.
 
         Args:
             x: the cube.
             previous: features of the stage before; None in the first stage.
-            scale_inputs: a further argument of the blocks of each scale, the finest first.
+            scale_inputs: one more argument for the blocks of each scale, the finest first.
         """
         height, width = x.shape[-2:]
         images = pad_to_multiple(x, MULTIPLE, "mirror").permute(0, 2, 3, 1).contiguous()
@@ -234,18 +245,19 @@ class StageTransformer(nn.Module):
     def _interact(self, position: int, x: Tensor, previous: Features | None) -> Tensor:
         if previous is None:
             return x
-        return self.stage_interactions[position](x, *previous[(0, 1, 2, 1, 0)[position]])
+        scale = (0, 1, 2, 1, 0)[position]
+        return self.stage_interactions[position](x, *previous[scale])
 
 
 class MixTransformer(StageTransformer):
-    """A U-Net of mixing blocks; it is scaled bilinearly.
+    """A U-Net of mixing blocks; bilinear resizing changes its scale.
 
     Source: Dong et al., CVPR 2023, figure 3.
     """
 
     def __init__(self, bands: int, first: bool = False) -> None:
-        # The branches of `Inception` have dim // 4 and dim // 6 channels, the channel weights
-        # dim // 8: dim must be a multiple of 4, and 16 leaves at least 2 channels in each.
+        # `Inception` has dim // 4 and dim // 6 channels, and the channel weights have dim // 8. So
+        # dim must be a multiple of 4. With at least 16 channels, all of these have at least 2.
         dim = max(16, bands + -bands % 4)
         super().__init__(
             bands,
@@ -258,7 +270,7 @@ class MixTransformer(StageTransformer):
 
 
 class LearnedMatrix(nn.Module):
-    """A learned correction of the sensing matrix, Φ + DL(y, Φ)."""
+    """A learned correction of the sensing matrix, masks + DL(y, masks)."""
 
     def __init__(self, bands: int) -> None:
         super().__init__()
@@ -267,7 +279,7 @@ class LearnedMatrix(nn.Module):
         )
 
     def matrix(self, y: Tensor, masks: Tensor) -> Tensor:
-        """Return Φ `(B, C, H, W')` of y `(B, 1, H, W')` and masks `(1|B, C, H, W')`."""
+        """Return Φ `(B, C, H, W')` for y `(B, 1, H, W')` and sheared masks `(1|B, C, H, W')`."""
         return self.DL(torch.cat((y, masks.expand(len(y), -1, -1, -1)), 1)) + masks
 
 
@@ -288,7 +300,10 @@ class LearnedDescent(LearnedMatrix):
 
 
 class SharedStages(UnrolledNetwork):
-    """At least two stages of a data step and a denoiser; the inner ones may share their weights."""
+    """Base class of networks whose stages, except the first and the last, may share weights.
+
+    Each stage has a data step and a denoiser. A subclass makes them by `build_stages`.
+    """
 
     def __init__(self, bands: int, stages: int, is_shared: bool, checkpointing: bool) -> None:
         super().__init__(bands, stages, checkpointing)
@@ -299,7 +314,7 @@ class SharedStages(UnrolledNetwork):
     def build_stages(
         self, make_step: Callable[[int], nn.Module], make_denoiser: Callable[..., nn.Module]
     ) -> None:
-        """Make the stages, in the order and under the names of the published codes."""
+        """Make the stages, in the order and with the names of the published code."""
         bands, inner_stages = self.bands, range(self.stages - 2)
         self.head_GD, self.head_PM = make_step(bands), make_denoiser(bands, first=True)
         self.body_GD: nn.Module
@@ -311,7 +326,7 @@ class SharedStages(UnrolledNetwork):
             self.body_PM = nn.ModuleList(make_denoiser(bands) for _ in inner_stages)
         self.tail_GD, self.tail_PM = make_step(bands), make_denoiser(bands)
 
-    def each_stage(self) -> list[tuple[nn.Module, nn.Module]]:
+    def list_stages(self) -> list[tuple[nn.Module, nn.Module]]:
         """Return the data step and the denoiser of every stage."""
         if self.is_shared:
             body = [(self.body_GD, self.body_PM)] * (self.stages - 2)
@@ -330,8 +345,9 @@ class RDLUFMixS2(SharedStages):
 
         v = x + 2/C·r_i Φ_iᵀ(y − Φ_i x),   x ← PM_i(v)
 
-    Φ_i is as wide as the detector, and unlike the mask it transmits everywhere. So x has as many
-    columns as the detector; its bands are rolled to the columns that they fall on, and back.
+    PM_i is a `MixTransformer`. Φ_i is as wide as the detector, and unlike the mask it transmits
+    everywhere. So x has as many columns as the detector. Its bands are rolled to their detector
+    columns, and back for the denoiser.
 
     Args:
         bands: number C of bands.
@@ -353,16 +369,16 @@ class RDLUFMixS2(SharedStages):
         super().__init__(bands, stages, shared, checkpointing)
         self.build_stages(LearnedDescent, MixTransformer)
 
-    def recover(self, y: Tensor, system: Camera) -> Tensor:
+    def recover(self, y: Tensor, system: NetworkCamera) -> Tensor:
         """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         scale, shifts = 2 / self.bands, column_offsets(system)
         masks = sheared_masks(y, system)
         features: list[Features] = []
         sheared_cube = (y * scale).expand(-1, self.bands, -1, -1)
         x, last_descent, matrix = sheared_cube, None, masks
-        for step, denoiser in self.each_stage():
-            descent = cast(LearnedDescent, step)
-            # Φ does not depend on x: stages that share their weights have the same Φ.
+        for data_step, denoiser in self.list_stages():
+            descent = cast(LearnedDescent, data_step)
+            # Φ does not depend on x, so stages that share their weights have the same Φ.
             if descent is not last_descent:
                 last_descent, matrix = descent, descent.matrix(y * scale, masks)
             sheared_cube = descent(sheared_cube, y, matrix, scale)

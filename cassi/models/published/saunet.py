@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from cassi.models.camera_adapters import (
-    Camera,
     CroppingCamera,
+    NetworkCamera,
     column_offsets,
     mix_measurement,
     roll_bands,
@@ -31,12 +31,14 @@ from cassi.models.registry import register_model
 
 # Number of resolutions of a denoiser, each half of the one before.
 SCALES = 3
-# Rows and columns are padded to multiples of it, as in the training of the published weights.
+# H and W are padded to multiples of it, as in the training of the published weights.
 MULTIPLE = 16
 
 
 class ConvolutionalModulation(nn.Module):
-    """P(A(x) ⊙ V x), where A is a 1×1 convolution, GELU and a wide depthwise convolution.
+    """P(A(x) ⊙ V x), where A is a 1×1 convolution, GELU and a depthwise convolution.
+
+    P and V are 1×1 convolutions. x is normalized first.
 
     Source: Wang et al., arXiv 2023, section 3.3.
     """
@@ -55,7 +57,7 @@ class ConvolutionalModulation(nn.Module):
 
 
 def depthwise_feed_forward(dim: int, factor: int = 4) -> nn.Sequential:
-    """Return 1×1, 3×3 depthwise and 1×1 convolution, with GELU after the first two."""
+    """Return a 1×1, a 3×3 depthwise and a 1×1 convolution, with GELU after the first two."""
     width = factor * dim
     return named_sequence(
         fc=nn.Sequential(PointwiseConv(dim, width), nn.GELU()),
@@ -67,7 +69,7 @@ def depthwise_feed_forward(dim: int, factor: int = 4) -> nn.Sequential:
 class ConvolutionalAttentionBlock(nn.Module):
     """x + modulation(x), then x + feed_forward(norm(x)), on images `(B, H, W, c)`.
 
-    In training a sample skips a branch with the probability `drop`.
+    In training, each of the two added terms is left out for a sample with the probability `drop`.
     """
 
     def __init__(self, dim: int, drop: float) -> None:
@@ -85,12 +87,12 @@ class ConvolutionalAttentionBlock(nn.Module):
         if not (self.training and self.drop):
             return branch
         is_kept = torch.rand(len(branch), 1, 1, 1, device=branch.device) >= self.drop
-        # Dividing keeps the mean of the branch as it is in evaluation mode.
+        # Because of the division, the mean of the branch is the same as in evaluation mode.
         return branch * is_kept.to(branch.dtype) / (1 - self.drop)
 
 
 def make_blocks(dim: int, count: int, drop: float) -> nn.Sequential:
-    """Return blocks one after another; the probability of a skip grows from 0 to `drop`."""
+    """Return blocks, one after another, whose drop probability rises linearly from 0 to `drop`."""
     probabilities = [drop] if count == 1 else [drop * i / (count - 1) for i in range(count)]
     sequence = (ConvolutionalAttentionBlock(dim, probability) for probability in probabilities)
     return named_sequence(blocks=nn.Sequential(*sequence))
@@ -107,14 +109,14 @@ class ConvolutionalTransformer(UNet):
     def __init__(self, bands: int, drop: float, drop_bottom: float) -> None:
         super().__init__()
 
-        def block(scale: int) -> nn.Sequential:
+        def make_scale(scale: int) -> nn.Sequential:
             count, drop_probability = (3, drop_bottom) if scale == SCALES - 1 else (1, drop)
             return make_blocks(bands << scale, count, drop_probability)
 
-        def edge(inputs: int, outputs: int) -> nn.Sequential:
+        def make_edge(inputs: int, outputs: int) -> nn.Sequential:
             return nn.Sequential(CONV_3X3(inputs, outputs))
 
-        self.build(bands, SCALES - 1, block, bands + 1, edge)
+        self.build(bands, SCALES - 1, make_scale, bands + 1, make_edge)
         init_truncated_normal(self, nn.Linear)
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
@@ -133,20 +135,22 @@ class ConvolutionalTransformer(UNet):
 @register_model("saunet_9stg", stages=9)
 @register_model("saunet_13stg", stages=13)
 class SAUNet(UnrolledNetwork):
-    """Unrolled ADMM with a learned step γ_i of the multiplier.
+    """Unrolled ADMM with a learned step γ_i of the dual variable u.
 
         v = (x − u) + Aᵀ(AAᵀ + α_i I)⁻¹(y − A(x − u)),   x ← CMFormer_i(v + u, β_i)
         u ← u + γ_i (v − x)
 
-    α and β of every stage are estimated from y and the mask.
+    α_i and β_i, the ρ and σ of stage i, are estimated from y and the mask. CMFormer_i is a
+    `ConvolutionalTransformer`.
 
     Args:
         bands: see `UnrolledNetwork`.
         stages: see `UnrolledNetwork`.
         checkpointing: see `UnrolledNetwork`.
-        drop: probability in training that a sample skips a branch of a denoiser.
-        drop_bottom: that probability in the last block of the lowest resolution. For 1, 2, 3, 5, 9,
-            13 stages the authors used drop 0, .1, .1, .1, 0, .1, drop_bottom 0, .1, .2, .2, .3, .2.
+        drop: probability in training that a branch of a denoiser is left out for a sample. The
+            authors used 0, 0.1, 0.1, 0.1, 0, 0.1 for 1, 2, 3, 5, 9, 13 stages.
+        drop_bottom: the same probability in the last block of the lowest resolution. The authors
+            used 0, 0.1, 0.2, 0.2, 0.3, 0.2 for 1, 2, 3, 5, 9, 13 stages.
 
     Raises:
         ValueError: a count below 1, or a probability outside of [0, 1).
@@ -176,7 +180,7 @@ class SAUNet(UnrolledNetwork):
             ConvolutionalTransformer(bands, drop, drop_bottom) for _ in range(stages)
         )
 
-    def recover(self, y: Tensor, system: Camera) -> Tensor:
+    def recover(self, y: Tensor, system: NetworkCamera) -> Tensor:
         """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         camera = CroppingCamera(system)
         initial = mix_measurement(self.fution, y, sheared_masks(y, system), system, 2 / self.bands)
@@ -186,7 +190,7 @@ class SAUNet(UnrolledNetwork):
         for i, denoiser in enumerate(self.denoisers):
             v = camera.data_step(x - dual, y, alpha[:, i, 0, 0])
             x = partial(self.compute, denoiser)(v + dual, beta[:, i : i + 1])
-            # The multiplier of the last stage would not be used.
+            # The last stage has no γ, because its dual variable would not be used.
             if i < self.stages - 1:
                 dual = dual + self.gamma[i] * (v - x)
         return x[..., : camera.width]

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.attention import WINDOW, apply_in_windows
-from cassi.models.camera_adapters import Camera, band_masks, initial_cube
+from cassi.models.camera_adapters import NetworkCamera, band_masks, initial_cube
 from cassi.models.layers import (
     Conv,
     InstanceNorm,
@@ -37,7 +37,7 @@ HALVINGS = 2
 
 
 class WindowedChannelAttention(nn.Module):
-    """Attention among the channels of each 8×8 window, with weights softmax(qᵀk/√d) of v.
+    """Attention among the channels of each 8×8 window, with weights softmax(qᵀk/√scale).
 
     Source: Zhang et al., "Improving spectral snapshot reconstruction with spectral-spatial
     rectification", CVPR 2024, section 3.3.
@@ -61,7 +61,7 @@ class WindowedChannelAttention(nn.Module):
 
 
 class Modulation(nn.Module):
-    """Values multiplied by a wide depthwise convolution: W_o(depthwise(W_a x) ⊙ W_v x) + b.
+    """W_o(depthwise(W_a x) ⊙ W_v x) + b, with a depthwise convolution of 11×11 pixels.
 
     Source: Zhang et al., "Improving spectral snapshot reconstruction", CVPR 2024, section 3.3.
     """
@@ -78,9 +78,9 @@ class Modulation(nn.Module):
 
 
 class SpatialWeights(nn.Module):
-    """One image of all channels, with weights per pixel and channel: W_o(σ(depthwise(u)) ⊙ e) + b.
+    """W_o(sigmoid(depthwise(u)) ⊙ e) + b, where u = W x and e = gelu(conv(u)) has one channel.
 
-    u = W x, and e = gelu(conv(u)) has one channel.
+    So a single image e gets a weight for each pixel and channel.
 
     Source: Zhang et al., "Improving spectral snapshot reconstruction", CVPR 2024, section 3.3.
     """
@@ -110,9 +110,9 @@ def spatial_block(dim: int) -> ResidualSequence:
 class RectifyingUNet(nn.Module):
     """Base class of U-Nets of three resolutions.
 
-    Encoder and decoder have one block per resolution; the smallest one has a single block. A
-    subclass first makes its own input layers, then the layers here by `build`. `pass_through`
-    applies the latter.
+    The encoder and the decoder have a block at each of the two higher resolutions. One block at the
+    lowest resolution is between them. A subclass first makes its own input layers. Then it makes
+    the layers of this class by `build`, and applies them by `pass_through`.
     """
 
     def build(self, dim: int, outputs: int, block: Callable[[int], nn.Module]) -> None:
@@ -147,11 +147,12 @@ class RectifyingUNet(nn.Module):
         return self.out(u_net(x, encoder, self.bottleneck, (coarse_decoder, fine_decoder)))
 
 
+# H and W are padded to multiples of it, so that the lowest resolution has whole windows.
 MULTIPLE = WINDOW * 2**HALVINGS
 
 
-class Block(nn.Module):
-    """A convolution for positions, then a spectral, then a spatial block."""
+class SpectralSpatialBlock(nn.Module):
+    """A convolution that encodes positions, then a spectral block, then a spatial block."""
 
     def __init__(self, dim: int, bands: int) -> None:
         super().__init__()
@@ -175,7 +176,7 @@ class MaskEmbedding(nn.Module):
         self.cnn, self.mask = Conv(bands, bands, 3), Conv(bands, bands, 3)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Embed: cube `(B, H, W, C)`, mask `(1|B, H, W, C)` → `(B, H, W, C)`."""
+        """Map a cube `(B, H, W, C)` and a mask `(1|B, H, W, C)` to `(B, H, W, C)`."""
         return self.cnn(x) * (1 + self.mask(mask))
 
 
@@ -190,10 +191,10 @@ class Rectifier(RectifyingUNet):
     def __init__(self, bands: int) -> None:
         super().__init__()
         self.mask_embedding = MaskEmbedding(bands)
-        self.build(bands, bands, lambda dim: Block(dim, bands))
+        self.build(bands, bands, lambda dim: SpectralSpatialBlock(dim, bands))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Denoise: cube `(B, C, H, W)`, mask `(1|B, C, H, W)` → cube."""
+        """Denoise a cube `(B, C, H, W)`; the mask is `(1|B, C, H, W)`."""
         padded_mask = pad_to_multiple(mask, MULTIPLE, "mirror").permute(0, 2, 3, 1)
         return apply_padded(
             lambda z: self.pass_through(self.mask_embedding(z, padded_mask)), x, MULTIPLE
@@ -201,7 +202,7 @@ class Rectifier(RectifyingUNet):
 
 
 class RelaxationNet(nn.Module):
-    """Estimate numbers from a cube; SSR uses one, the relaxation ρ of the data step."""
+    """Estimate `outputs` numbers from a cube. SSR uses one, the relaxation ρ of the data step."""
 
     def __init__(self, bands: int, outputs: int = 1, width: int = 32) -> None:
         super().__init__()
@@ -210,7 +211,7 @@ class RelaxationNet(nn.Module):
         self.mlp = pooled_mlp(width, outputs, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return `(B, outputs, 1, 1)` of cubes `(B, C, H, W)`."""
+        """Return `(B, outputs, 1, 1)` for cubes `(B, C, H, W)`."""
         return self.mlp(pool_rectified(self.fusion, x)) + self.bias
 
 
@@ -218,11 +219,11 @@ class RelaxationNet(nn.Module):
 @register_model("ssr_m", stages=6)
 @register_model("ssr_l", stages=9)
 class SSR(StagedNetwork):
-    """Unrolled alternating projection, relaxed by ρ_i that is estimated from x.
+    """Unrolled alternating projection with a relaxation ρ_i that is estimated from x.
 
         z = x + ρ_i Aᵀ(AAᵀ)⁺(y − Ax),   x ← S_i(R_i(z, mask))
 
-    R_i is a U-Net of spectral and spatial blocks, S_i one more spatial block.
+    R_i is a `Rectifier`, a U-Net of spectral and spatial blocks. S_i is one more spatial block.
 
     Arguments and errors are those of `UnrolledNetwork`.
 
@@ -235,10 +236,10 @@ class SSR(StagedNetwork):
         self.initial = PointwiseConv(2 * bands, bands, bias=True)
         self.rhos = nn.ModuleList(RelaxationNet(bands) for _ in range(stages))
         self.net_stage = nn.ModuleList(
-            part(bands) for _ in range(stages) for part in (Rectifier, spatial_block)
+            make(bands) for _ in range(stages) for make in (Rectifier, spatial_block)
         )
 
-    def iterates(self, y: Tensor, system: Camera) -> Iterator[Tensor]:
+    def iterates(self, y: Tensor, system: NetworkCamera) -> Iterator[Tensor]:
         """Yield the cube `(B, C, H, W)` of each stage; y is `(B, 1, H, W')`."""
         mask = band_masks(y, system).contiguous(memory_format=torch.channels_last)
         initial, channels_last_mask = (
@@ -249,13 +250,15 @@ class SSR(StagedNetwork):
         state = algorithm.init(y, system, x)
         for i, relaxation_net in enumerate(self.rhos):
             rectify, refine = self.net_stage[2 * i : 2 * i + 2]
-            prior = self._prior(state.x, rectify, refine, mask)
+            prior = self._make_prior(state.x, rectify, refine, mask)
+            # The prior gets the relaxation in the place of σ.
             state = algorithm.step(state, y, system, prior, relaxation_net(state.x), 0.0)
             yield state.x
 
-    def _prior(self, x: Tensor, rectify: nn.Module, refine: nn.Module, mask: Tensor) -> Prior:
+    def _make_prior(self, x: Tensor, rectify: nn.Module, refine: nn.Module, mask: Tensor) -> Prior:
         def relax_and_denoise(projection: Tensor, rho: Tensor) -> Tensor:
-            # The dtype of the measurement. Under autocast x and ρ have a narrower one.
+            # The relaxation is computed in the dtype of the measurement, because x and ρ have fewer
+            # digits under autocast.
             precision = projection.dtype
             z = torch.lerp(x.to(precision), projection, rho.to(precision))
             return self.compute(

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.camera_adapters import Camera, band_masks, initial_cube
+from cassi.models.camera_adapters import NetworkCamera, band_masks, initial_cube
 from cassi.models.layers import check_counts, named_sequence, pad_to_multiple
 from cassi.models.network import Network
 from cassi.models.registry import register_model
@@ -35,16 +35,22 @@ def pointwise_batch_norm(inputs: int, outputs: int) -> nn.Sequential:
 class SpatialFeatures(nn.Module):
     """A feature vector for each row of an image and each head.
 
-    Its linear layer spans all columns, so an image with another number of columns than `length` is
-    interpolated along them. For features of columns the caller transposes the image.
+    The linear layer spans all columns. So features with another number of columns than `length` are
+    interpolated. To get features of columns, the caller transposes the image.
     """
 
     def __init__(self, channels: int, heads: int, length: int, outputs: int, level: int) -> None:
         super().__init__()
         kernel, stride, padding = ((1, 5), (3, 5)), ((1, 2), (2, 2)), ((0, 2), (1, 2))
-        first, second = level > 0, level > 1
-        self.conv1 = conv_block(channels, heads, kernel[first], stride[first], padding[first])
-        self.conv2 = conv_block(heads, heads, kernel[second], stride[second], padding[second])
+        # Each of the two convolutions halves the columns. The first halves the rows too from level
+        # 1 on, the second from level 2 on.
+        first_kind, second_kind = level > 0, level > 1
+        self.conv1 = conv_block(
+            channels, heads, kernel[first_kind], stride[first_kind], padding[first_kind]
+        )
+        self.conv2 = conv_block(
+            heads, heads, kernel[second_kind], stride[second_kind], padding[second_kind]
+        )
         self.fully = nn.Sequential(nn.Linear(length, outputs), nn.ReLU(inplace=True))
         self.length = length
 
@@ -58,7 +64,7 @@ class SpatialFeatures(nn.Module):
 
 
 class SpectralFeatures(nn.Module):
-    """A feature vector for each channel and head; the image is interpolated to a fixed size."""
+    """A feature vector for each channel and head; features are interpolated to a fixed size."""
 
     def __init__(self, channels: int, heads: int, size: Pair, outputs: int) -> None:
         super().__init__()
@@ -78,22 +84,24 @@ class SpectralFeatures(nn.Module):
 
 
 def neighbour_bias(count: int) -> Tensor:
-    """Return a raised cosine of the distance between two channels: `(1, count, count)`."""
+    """Return a raised cosine, 1 for equal channels and 0 for the most distant: `(1, n, n)`."""
     index = torch.arange(count, dtype=torch.float64)
     distance = (index[:, None] - index) / max(count - 1, 1)
     return ((torch.cos(distance * math.pi) + 1) / 2).float().unsqueeze(0)
 
 
 class TripleAttention(nn.Module):
-    """Attention over rows, then columns, then channels, each of several heads.
+    """Attention over rows, then over columns, then over channels, each with several heads.
 
-    With V the values of a head, out = γ Σ_heads W_h (A_rows V A_columnsᵀ) A_channelsᵀ + x.
+        out = x + γ Σ_heads W_h (A_rows V A_columnsᵀ) A_channelsᵀ
+
+    where V are the values of a head, and the matrices A its attention weights.
 
     Args:
         inputs: channels of the input.
         outputs: channels of the output.
-        size: height and width that the linear layers are made for.
-        dims: length of the feature vectors of rows and columns, and of those of channels.
+        size: height and width for which the linear layers are made.
+        dims: length of the feature vectors of rows and columns, and of the vectors of channels.
         level: number of halvings of the image before rows and columns attend.
         favours_neighbours: whether a bias favours neighbouring channels.
         heads: number of heads.
@@ -145,15 +153,15 @@ class TripleAttention(nn.Module):
         x = self.preproc(image)
         b, c, h, w = x.shape
         transposed_x = x.mT
-        row_attention = attention(self.query_x(x), self.key_x(x), self.uSpatial)
-        column_attention = attention(
+        row_attention = attention_weights(self.query_x(x), self.key_x(x), self.uSpatial)
+        column_attention = attention_weights(
             self.query_y(transposed_x), self.key_y(transposed_x), self.uSpatial
         )
         query, key = (
             features.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for features in (self.query_lambda(x), self.key_lambda(x))
         )
-        band_attention = attention(query, key, self.uSpectral)  # (B, heads, C, C)
+        band_attention = attention_weights(query, key, self.uSpectral)  # (B, heads, C, C)
         if self.mask is not None and self.attn_scale is not None:
             band_attention = (band_attention + self.mask) / torch.sqrt(self.attn_scale)
 
@@ -164,8 +172,8 @@ class TripleAttention(nn.Module):
         value = torch.einsum("nyq,nchq->nchy", column_attention.flatten(0, 1), value)
         if self.up_sample is not None:
             value = self.up_sample(value)
-        # The attention among channels and the sum over heads are both linear in V, so they are one
-        # matrix product.
+        # The attention among channels and the sum over heads are both linear in V, so both are
+        # computed by one matrix product.
         weight = self.aggregation.weight.unflatten(-1, (self.heads, c))  # (C, heads, C)
         mixture = torch.einsum("bhij,ohi->bohj", band_attention, weight).flatten(2)  # (B, C, h·C)
         value = value.reshape(b, self.heads * c, h * w)
@@ -173,7 +181,7 @@ class TripleAttention(nn.Module):
         return self.gamma * result + x
 
 
-def attention(query: Tensor, key: Tensor, scale: Tensor) -> Tensor:
+def attention_weights(query: Tensor, key: Tensor, scale: Tensor) -> Tensor:
     """Return softmax(QKᵀ/√scale) of `(…, n, d)`: `(…, n, n)`."""
     return (query @ key.mT / torch.sqrt(scale)).softmax(-1)
 
@@ -184,9 +192,10 @@ def plain_block(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class Res2Net(nn.Module):
-    """Groups of channels; to each group the result of the group before is added, then convolved.
+    """Convolve groups of channels, one after another.
 
-    As in TSA-Net, the last group is not convolved, and there is no skip connection.
+    The result of each group is added to the next group, which is convolved then. As in the code of
+    TSA-Net, the last group is not convolved, and there is no skip connection.
 
     Source: Gao et al., "Res2Net: a new multi-scale backbone architecture", TPAMI 2021.
     """
@@ -214,14 +223,14 @@ class Res2Net(nn.Module):
 
 
 def make_encoder(inputs: int, outputs: int, is_deep: bool) -> nn.Sequential:
-    """Return two layers; with `is_deep` the second is a Res2Net."""
+    """Return two layers. The second one is a `Res2Net` if `is_deep`, else a convolution."""
     first_layer = plain_block(inputs, outputs)
     second_layer = Res2Net(outputs, outputs // 4) if is_deep else plain_block(outputs, outputs)
     return named_sequence(layer1=first_layer, layer2=second_layer)
 
 
 class Decoder(nn.Module):
-    """Upsample features and fuse them with those of the encoder."""
+    """Upsample features and fuse them with the features of the encoder."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -238,26 +247,28 @@ class Decoder(nn.Module):
 
 @register_model("tsa_net")
 class TSANet(Network):
-    """The network with triple attention, with the published names of weights.
+    """TSA-Net, with attention over rows, columns and bands; weights have their published names.
 
     Its input is the initial cube times the mask. Its linear layers span whole rows, columns and
-    images. For images of another size than `size` their inputs are interpolated; train it again
-    then.
+    images. For images of another size than `size` the inputs of these layers are interpolated. The
+    network should then be trained again.
 
     Args:
         bands: number C of bands.
-        size: H, W of the images that it is made for, at least 64 each, multiples of 16.
+        size: H and W of the images for which the network is made: multiples of 16, at least 64.
 
     Raises:
-        ValueError: a size that is no such multiple.
+        ValueError: a count is below 1, or the size is not as described.
 
     Source: Meng, Ma, Yuan, "End-to-end low cost compressive spectral imaging with spatial-spectral
     self-attention", ECCV 2020.
     """
 
     min_side, multiple = 64, 16
-    """Fewest rows and columns, and their divisor. Two 5×5 convolutions with stride 2 fit into a
-    quarter of 64 pixels."""
+    """Fewest rows and columns, and a number that divides them.
+
+    The image is halved four times. A quarter of 64 pixels is enough for two 5×5 convolutions with
+    stride 2."""
 
     def __init__(self, bands: int = 28, size: Pair = (256, 256)) -> None:
         super().__init__(bands)
@@ -286,7 +297,7 @@ class TSANet(Network):
         )
         self.conv_last = nn.Conv2d(bands, bands, 1)
 
-    def recover(self, y: Tensor, system: Camera) -> Tensor:
+    def recover(self, y: Tensor, system: NetworkCamera) -> Tensor:
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`, in (0, 1)."""
         height, width = system.mask.shape[-2:]
         x = initial_cube(y, system) * band_masks(y, system)
