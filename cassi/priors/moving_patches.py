@@ -15,13 +15,13 @@ class MovingPatches:
 
     The bands of the cube are frames. A group consists of a patch of a frame and the patches most
     like it in this frame and in its neighbours in time. So a group follows an object that moves.
-    The singular values s of a group, less its mean, become s·(1 + √(1 − t²/s²))/2, or 0 where
-    s <= t, with
+    The mean of a group is subtracted, and its singular values s become s·(1 + √(1 − t²/s²))/2, or 0
+    if s <= t, with
 
         t = weight·σ·(√M + patch),   M patches in the group
 
-    `cassi.priors.NonLocalLowRank` takes a patch of all frames at once. It is faster, and blurs
-    objects that move by more than a part of a patch from frame to frame.
+    `cassi.priors.NonLocalLowRank` takes a patch of all frames at once. That prior is faster, and
+    blurs objects that move by more than a part of a patch from frame to frame.
 
     Args:
         weight: threshold in units of the largest singular value of noise, >= 0.
@@ -29,7 +29,7 @@ class MovingPatches:
         stride: distance of reference patches, pixels, <= patch.
         matches: M, at most 48 for the compiled operator.
         radius: largest distance of a match from its reference, rows and columns.
-        reach: number of frames before and after that are searched.
+        reach: number of frames before and after a frame that are searched.
         refresh: number of calls in a run from one search to the next.
 
     Raises:
@@ -76,6 +76,6 @@ class MovingPatches:
 def _stack_frames(videos: Tensor) -> Tensor:
     """Return frames `(B, F, H, W)` one below the other, `(B, 1, F·H, W)`.
 
-    A flat position in that image names frame, row and column of a patch.
+    A flat position in this image determines the frame, row and column of a patch.
     """
     return videos.flatten(1, 2)[:, None]
