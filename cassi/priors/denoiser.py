@@ -39,7 +39,7 @@ class Denoiser:
 
     - `band`: each band as a grey image; one channel in and out.
     - `subspace`: the `rank` leading spectral components of each sample, each as a grey image,
-      shifted by o and scaled by s to [0, 1]. The part of the cube outside their span is dropped.
+      shifted by o and scaled by s to [0, 1]. The part of the cube outside this subspace is dropped.
       The images are few and less noisy: the fastest choice.
     - `components`: each band as a grey image, shifted and scaled as for `subspace`. The bands are
       components already, as for a prior inside a `Subspace`.
@@ -47,14 +47,14 @@ class Denoiser:
       first and the last band are repeated.
     - `cube`: all bands at once; C channels in and out.
 
-    `sigma_range` is the range of the network's training. Smaller σ are raised to its lower end. For
+    `sigma_range` is the range of the network's training. Smaller σ are raised to the lower end. For
     larger σ the image is scaled down by s = strength·σ/upper end (denoiser scaling). A network that
     was trained at one level, such as DnCNN, has a range of width zero.
 
     Samples do not influence each other. A copy of the network runs on the device of x in evaluation
-    mode, without gradients unless it `learns`. With bf16-mixed the network convolves in bfloat16,
-    whose relative error is 1/256. That is enough for networks that predict the noise, and takes
-    half the time on a device that is fast in bfloat16.
+    mode, without gradients unless `learns` is true. With bf16-mixed the network convolves in
+    bfloat16, whose relative error is 1/256. That is enough for networks that predict the noise, and
+    takes half the time on a device that is fast in bfloat16.
 
     Args:
         network: `net(x, σ) -> x`: a module of `cassi.models`, any other module or function, or the

@@ -45,7 +45,7 @@ class LowRank:
         not_negative("LowRank weight", self.weight)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Project a cube `(B, C, H, W)`; σ, in its unit, is a number or one per sample."""
+        """Project a cube `(B, C, H, W)`; σ, a number or `(B,)`, is in the unit of the cube."""
         if not x.isfinite().all():
             return x  # has no eigenvectors; the solver stops at such a cube
         values, vectors = decompose_cube(x)

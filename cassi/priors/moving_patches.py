@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from cassi.checks import whole_number
-from cassi.priors.non_local import Groups, Matches, check_groups, match_patches
+from cassi.priors.non_local import GroupCache, Groups, check_groups, match_patches
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,16 @@ class MovingPatches:
         whole_number("MovingPatches reach", self.reach, 1)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Denoise a video `(B, C, H, W)` of C frames; σ, in its unit, is a number or `(B,)`."""
+        """Denoise a video `(B, C, H, W)` of C frames; σ, a number or `(B,)`, is in its unit."""
         return self.begin()(x, sigma)
 
     def begin(self) -> Callable[[Tensor, float | Tensor], Tensor]:
         """Return the prior of one run, which keeps its groups for `refresh` calls."""
-        matches = Matches(self._match, self.refresh)
+        cache = GroupCache(self._match, self.refresh)
 
         def denoise(x: Tensor, sigma: float | Tensor) -> Tensor:
-            groups = matches(x)
-            matches.count()
+            groups = cache(x)
+            cache.count()
             return groups.shrink(_stack_frames(x), self.weight, sigma).reshape(x.shape)
 
         return denoise

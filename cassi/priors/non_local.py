@@ -39,7 +39,8 @@ class NonLocalLowRank:
     Args:
         weight: threshold in units of the largest singular value of noise, >= 0.
         patch: side of a patch, pixels; at most the side of the cube.
-        stride: distance of reference patches, pixels; at most `patch`, so that they cover the cube.
+        stride: distance of reference patches, pixels; at most `patch`, so that patches cover the
+            cube.
         matches: number of patches of a group.
         radius: largest distance of a match from its reference, rows and columns.
         rank: number of spectral components that the prior works on; fewer are faster. None works on
@@ -69,12 +70,12 @@ class NonLocalLowRank:
             whole_number("NonLocalLowRank rank", self.rank, 1)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Denoise a cube `(B, C, H, W)`; σ, in its unit, is a number or one per sample."""
+        """Denoise a cube `(B, C, H, W)`; σ, a number or `(B,)`, is in the unit of the cube."""
         return self.begin()(x, sigma)
 
-    def begin(self) -> _Run:
+    def begin(self) -> _NonLocalRun:
         """Return the prior of one run, which keeps its groups for `refresh` calls."""
-        return _Run(self, Matches(self._match, self.refresh))
+        return _NonLocalRun(self, GroupCache(self._match, self.refresh))
 
     def _match(self, images: Tensor) -> Groups:
         side = min(self.patch, *images.shape[2:])
@@ -132,8 +133,8 @@ class Groups:
         return (total.contiguous() / self.cover_counts).to(images.dtype)
 
 
-class Matches:
-    """The groups of one run, kept for `refresh` calls with images of one shape."""
+class GroupCache:
+    """Keeps the groups of one run for `refresh` calls with images of one shape."""
 
     def __init__(self, find: Callable[[Tensor], Groups], refresh: int) -> None:
         self.find, self.refresh = find, refresh
@@ -169,11 +170,11 @@ class Matches:
         self.groups = replace(groups, positions=positions, cover_counts=cover_counts)
 
 
-class _Run:
+class _NonLocalRun:
     """The prior of one run of NonLocalLowRank."""
 
-    def __init__(self, settings: NonLocalLowRank, matches: Matches) -> None:
-        self.settings, self.matches, self.count = settings, matches, matches.count
+    def __init__(self, settings: NonLocalLowRank, cache: GroupCache) -> None:
+        self.settings, self.cache, self.count = settings, cache, cache.count
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         result = self.apply(x, sigma)
@@ -181,24 +182,24 @@ class _Run:
         return result
 
     def apply(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        settings, matches = self.settings, self.matches
-        if (settings.rank or matches.is_due(x)) and not x.isfinite().all():
+        settings, cache = self.settings, self.cache
+        if (settings.rank or cache.is_due(x)) and not x.isfinite().all():
             return x  # has no eigenvectors; the solver stops at such a cube
         # Without a rank no components are needed: a rotation of bands changes no singular value.
         if settings.rank is None:
-            return matches(x).shrink(x, settings.weight, sigma)
+            return cache(x).shrink(x, settings.weight, sigma)
         basis = spectral_basis(x, settings.rank)
         components = to_subspace(x, basis)
-        components = matches(components).shrink(components, settings.weight, sigma)
+        components = cache(components).shrink(components, settings.weight, sigma)
         return from_subspace(components, basis).to(x.dtype)
 
     @property
     def memory(self) -> Sequence[Tensor] | None:
-        return None if self.settings.rank else self.matches.memory
+        return None if self.settings.rank else self.cache.memory
 
     @memory.setter
     def memory(self, values: Sequence[Tensor]) -> None:
-        self.matches.memory = values
+        self.cache.memory = values
 
 
 def _get_batch_and_size(images: Tensor) -> tuple[int, ...]:

@@ -13,8 +13,8 @@ from cassi.priors.low_rank import LowRank
 from cassi.priors.memory import apply_uncounted, begin, count_call, get_memory, rotate_memory
 from cassi.priors.tv import TV
 
-Parts = Sequence[Prior] | Mapping[str, Prior]
-"""Priors in order: a list, or a mapping whose names only serve configs."""
+Priors = Sequence[Prior] | Mapping[str, Prior]
+"""Priors in order: a list, or a mapping whose names serve configs only."""
 
 
 @dataclass(frozen=True)
@@ -26,20 +26,20 @@ class Compose:
     Each prior has its own weight, which is a factor of σ.
 
     Args:
-        priors: at least one; a list, or a mapping whose names only serve configs.
+        priors: at least one prior, in a list or in a mapping. The names serve configs only.
 
     Raises:
         ValueError: no prior is given.
         TypeError: a prior is not callable.
     """
 
-    priors: Parts = (TV(), LowRank())
+    priors: Priors = (TV(), LowRank())
 
     def __post_init__(self) -> None:
         _as_list("Compose", self.priors)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Apply all to a cube `(B, C, H, W)`."""
+        """Apply all priors to a cube `(B, C, H, W)`."""
         return _ComposedRun(_as_list("Compose", self.priors))(x, sigma)
 
     def begin(self) -> _ComposedRun:
@@ -96,12 +96,12 @@ class _ComposedRun:
 class Stages:
     """A prior that applies one prior in the first iterations of a run, then the next, and so on.
 
-    A fast prior comes first, a slow and strong one last. The algorithm keeps its state from stage
-    to stage. `cassi.solvers.Phases` gives σ its own schedule in every stage. A call outside of
-    a run applies the last prior.
+    A fast prior comes first; a slow and strong prior comes last. The algorithm keeps its state from
+    stage to stage. `cassi.solvers.Phases` gives σ its own schedule in every stage. A call outside
+    of a run applies the last prior.
 
     Args:
-        priors: at least one; a list, or a mapping whose names only serve configs.
+        priors: at least one prior, in a list or in a mapping. The names serve configs only.
         counts: number of iterations of each prior, >= 1. After all counts the last prior stays.
 
     Raises:
@@ -109,7 +109,7 @@ class Stages:
         TypeError: a prior is not callable.
     """
 
-    priors: Parts = (TV(),)
+    priors: Priors = (TV(),)
     counts: Sequence[int] = (1,)
 
     def __post_init__(self) -> None:
@@ -152,7 +152,7 @@ class _StagesRun:
                 rotate_memory(prior, rotation)
 
 
-def _as_list(name: str, priors: Parts) -> list[Prior]:
+def _as_list(name: str, priors: Priors) -> list[Prior]:
     result = list(priors.values() if isinstance(priors, Mapping) else priors)
     if not result:
         raise ValueError(f"{name} priors: expected at least one, got none")

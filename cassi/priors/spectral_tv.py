@@ -20,9 +20,10 @@ class SpectralTV:
 
         prior(x, σ) = argmin_u ½‖u − x‖² + weight·σ·Σ_{c,h,w} (|∇u_c| + spectral·|u_{c+1} − u_c|)
 
-    The problem is solved by projected gradient steps on the dual (p, q, r) of the differences down,
-    right and to the next band: u = x + div(p, q, r), |(p, q)| <= weight·σ, |r| <=
-    spectral·weight·σ. The result converges with more `iterations`, or over the calls of a warm run.
+    The problem is solved by projected gradient steps on p, q and r, the dual variables of the
+    differences down, to the right and to the next band. Then u = x + div(p, q, r), with
+    |(p, q)| <= weight·σ and |r| <= spectral·weight·σ. The result converges with more `iterations`,
+    or over the calls of a warm run.
 
     Args:
         weight: threshold per unit of σ, >= 0.
@@ -50,7 +51,7 @@ class SpectralTV:
         whole_number("SpectralTV iterations", self.iterations, 1)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Denoise a cube `(B, C, H, W)`; σ, in its unit, is a number or one per sample."""
+        """Denoise a cube `(B, C, H, W)`; σ, a number or `(B,)`, is in the unit of the cube."""
         return self._solve(x, sigma, None)[0]
 
     def begin(self) -> Callable[[Tensor, float | Tensor], Tensor]:

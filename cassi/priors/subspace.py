@@ -100,9 +100,9 @@ class Subspace:
         """Apply the prior to a cube `(B, C, H, W)`; σ is in the unit of the cube."""
         return self.begin()(x, sigma)
 
-    def begin(self) -> _Run:
+    def begin(self) -> _SubspaceRun:
         """Return the prior of one run, which stores basis and rank."""
-        return _Run(self, begin(self.prior))
+        return _SubspaceRun(self, begin(self.prior))
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +136,7 @@ class Basis:
         return self.synthesis, self.analysis, self.lengths, self.eigenvectors, self.ranks
 
 
-class _Run:
+class _SubspaceRun:
     """The prior of one run of `Subspace`; a `cassi.prior_protocols.ComponentPrior`."""
 
     def __init__(self, settings: Subspace, prior: Prior) -> None:
@@ -180,7 +180,7 @@ class _Run:
     def follow(self, means: Tensor, basis: Basis, *last: Tensor) -> Basis:
         """Return the basis of a cube with these `means`, from the previous basis.
 
-        The host waits for nothing and nothing is stored, so that a CUDA graph can record it.
+        The host waits for nothing and nothing is stored, so that a CUDA graph can record the call.
         """
         products = _products(means.detach())
         values, eigenvectors = ops.orthogonal_iteration(products, basis.eigenvectors)
@@ -195,8 +195,8 @@ class _Run:
 
     def drop_zero_components(self) -> int | None:
         """Remove columns that are 0 in all samples; return how many remain, or None if all do."""
-        # The ranks are read just before the next basis is found: by then the device has computed
-        # them, and the host hardly waits.
+        # The ranks are read just before the next basis is computed. By then the device has computed
+        # the ranks, and the host hardly waits.
         is_cpu = self.basis.ranks.device.type == "cpu"
         if self.bases_since_read < (1 if is_cpu else READ_INTERVAL):
             return None

@@ -48,7 +48,7 @@ class Wavelet:
         _check_wavelet(self.wavelet)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Denoise a cube `(B, C, H, W)`; σ, in its unit, is a number or one per sample."""
+        """Denoise a cube `(B, C, H, W)`; σ, a number or `(B,)`, is in the unit of the cube."""
         image = x.to(torch.promote_types(x.dtype, torch.float32))
         threshold = self.weight * torch.as_tensor(sigma, dtype=image.dtype)
         threshold = threshold.to(x.device).reshape(-1, 1, 1, 1)

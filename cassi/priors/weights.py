@@ -28,14 +28,15 @@ _WEIGHT_KEYS = (
 )
 # Keys under which checkpoints hold the moving average of these weights.
 _AVERAGE_KEYS = ("ema", "params_ema", "ema_state_dict", "state_dict_ema", "model_ema", "ema_model")
-# Parallel training, `torch.compile` and training modules put these before every name.
+# Prefixes that parallel training, `torch.compile` and training modules put before every name.
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.")
 # Moving averages and profilers leave these entries among the weights.
 _COUNTERS = ("n_averaged", "total_ops", "total_params")
 # torch writes this counter of batch norms since 0.4.1. Nothing here uses the counter, so it may be
 # missing.
 _OPTIONAL_SUFFIX = "num_batches_tracked"
-# A longer header of a safetensors file is refused before a read: a file may claim any length.
+# Largest header of a safetensors file, bytes. A file may claim any length, so a longer header is
+# refused before it is read.
 _MAX_HEADER_BYTES = 1 << 24
 # Largest file of torch before 1.6, bytes. Such a file is read into memory as a whole.
 _MAX_OLD_FILE_BYTES = 1 << 29
@@ -59,7 +60,7 @@ class MisfitError(ValueError):
 
 @runtime_checkable
 class _Partial(Protocol):
-    """A network whose files hold weights that it does not need."""
+    """A network whose files hold weights that the network does not need."""
 
     unneeded: Sequence[str]  # name: users' networks have this attribute
 
@@ -76,12 +77,12 @@ def load_weights(
 ) -> None:
     """Load the weights of a file into a network. Every name and shape must agree.
 
-    The file is `.safetensors`, or what `torch.save` wrote of one of these:
+    The file is a `.safetensors` file, or a file of `torch.save` with one of these contents:
 
     - a `state_dict`;
-    - a checkpoint that holds one under `state_dict`, `model_state_dict`, `model`, `net`, `network`,
-      `params`, `weights` or `module`: the first key in this order counts. The checkpoint may also
-      hold a moving average, under `ema`, `params_ema`, `ema_state_dict`, `state_dict_ema`,
+    - a checkpoint that holds a `state_dict` under `state_dict`, `model_state_dict`, `model`, `net`,
+      `network`, `params`, `weights` or `module`: the first key in this order counts. The checkpoint
+      may also hold a moving average, under `ema`, `params_ema`, `ema_state_dict`, `state_dict_ema`,
       `model_ema` or `ema_model`;
     - a moving average alone, by name, or as a list in the order of `network.parameters()`, as
       `torch_ema` writes it (`shadow_params`). Averages have no buffers, so the buffers come from
@@ -143,7 +144,12 @@ def _explain_no_weights(file: Path, content: object) -> str:
 
 
 def read_file(file: Path) -> Any:
-    """Read a file of tensors without executing anything."""
+    """Read a file of tensors without executing anything.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file is not a file of tensors, is damaged, or holds other Python objects.
+    """
     if not file.is_file():
         raise FileNotFoundError(f"weights: no file {file}")
     _check_fetched(file)
@@ -218,7 +224,7 @@ def check_header(file: Path) -> None:
 
 
 def read_metadata(file: Path) -> dict[str, str]:
-    """Read the metadata of a safetensors file. A checksum among them must fit the tensors."""
+    """Read the metadata of a safetensors file. A checksum in it must fit the tensors."""
     from safetensors import SafetensorError, safe_open
 
     check_header(file)
@@ -254,7 +260,7 @@ def _is_archive(file: Path) -> bool:
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         size = sum(member.file_size for member in members)
-        # torch writes no compressed members. A small compressed one could fill the memory.
+        # torch writes no compressed members. A small compressed member could fill the memory.
         if size > file.stat().st_size or any(member.compress_type for member in members):
             raise ValueError(f"it claims {size} bytes of data or is compressed")
         # torch does not check the checksums of the members.
