@@ -28,7 +28,7 @@ def video(
     In further passes of 20 iterations, patches follow objects that move from frame to frame
     (`cassi.priors.MovingPatches`). These passes give better cubes and take longer. Each pass starts
     from the result of the pass before it. From the second pass with moving patches on, the result
-    is the mean of both cubes.
+    of a pass is the mean of its first cube and its last cube.
 
     Args:
         prior: replaces groups of similar patches in the first iterations.

@@ -39,7 +39,7 @@ class MirroringDenoiser:
         return self.begin()(x, sigma)
 
     def begin(self) -> _MirroringRun:
-        """Return the prior of one run, which counts its calls."""
+        """Return the prior of one run, which mirrors in another way in each call."""
         return _MirroringRun(self.prior)
 
 

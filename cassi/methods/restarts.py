@@ -63,7 +63,7 @@ class Restarts:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`.
 
         A checkpoint stores the result of every pass. A run with the checkpoint of an earlier run
-        goes on after the last pass that is stored. A callback that returns True ends all passes.
+        continues after the last pass that is stored. A callback that returns True ends all passes.
         """
         x0, callback, objective, statistics = unpack_options(options)
         checkpoint = options.get("checkpoint")
@@ -72,7 +72,7 @@ class Restarts:
         if last_pass is not None:
             n_finished, x, history = last_pass.passes, last_pass.x.to(y), list(last_pass.history)
             start -= history[-1].seconds
-        # The result if the checkpoint has all passes. Otherwise the loop replaces it.
+        # This is the result if the checkpoint has all passes. Otherwise the loop replaces it.
         solution = Solution(y if x is None else x, history, "iterations")
         for k, method in enumerate(self.passes[n_finished:], n_finished):
             counter = CountingCallback(callback, history, time.perf_counter() - start)

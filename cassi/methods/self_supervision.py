@@ -23,12 +23,13 @@ FIRST_SIGMA, LATER_SIGMA = Geometric(0.15, 0.03), Geometric(0.08, 0.03)
 # many colours.
 STRONG_ENERGY, ALL_ENERGY = 2e-4, 0.0
 
-# Share of a network's cube in the result of every pass. `paints` at 30 dB prefers 0.1
-# to 0 and 0.25.
+# Share of a network's cube in the result of every pass. For `paints` at 30 dB, 0.1 is better than 0
+# and 0.25.
 NETWORK_WEIGHT = 0.1
 
-# Least σ, as a share of the noise in the argument of the prior. At 30 dB `paints` prefers 0.6
-# and `cloth`, whose noise is overestimated, less. Without a limit `paints` loses 1.5 dB.
+# Least σ, as a share of the noise in the argument of the prior. At 30 dB, 0.6 is better for
+# `paints`. `cloth`, whose noise is overestimated, is worse with 0.6. Without a limit `paints` loses
+# 1.5 dB.
 MIN_SIGMA_SHARE = 0.4
 
 

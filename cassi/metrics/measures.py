@@ -1,7 +1,7 @@
 """PSNR, RMSE, ERGAS, SAM and SSIM of two cubes.
 
 Every metric works band by band in float64, whatever the dtype of the cubes. MATLAB computes in
-float64 too, so values near a half are rounded to the same level. Only one band of a cube is copied
+float64 too, so both round values near a half to the same level. Only one band of a cube is copied
 at a time, which saves memory: a cube of 28×660×660 values has 98 MB in float64.
 """
 

@@ -29,7 +29,7 @@ def evaluate(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) ->
 
     Returns:
         One number for each of `METRICS` and each metric of `cassi.register_metric`. SSIM is None if
-        the preset defines none, or the image is smaller than the window.
+        the preset defines no SSIM, or if the image is smaller than the window.
 
     Raises:
         TypeError: a cube is not a floating-point tensor.
@@ -90,6 +90,7 @@ def evaluate_all(
 
 
 def _check_single(x: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
+    """Return one cube and its truth, `(C, H, W)` each; raise ValueError for a larger batch."""
     cubes, references = check_pair(x, truth)
     if len(cubes) != 1:
         raise ValueError(f"expected one cube, got a batch of {len(cubes)}; use MetricSet")

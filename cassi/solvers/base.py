@@ -45,7 +45,7 @@ def begin(prior: Prior, system: LinearSystem | None = None) -> Prior:
 class State:
     """State of an algorithm: the current cube x `(B, C, H, W)`. Subclasses add fields.
 
-    `residual` is y − Ax `(B, K, H', W')` where the algorithm computes it anyway, else None.
+    `residual` is y − Ax `(B, K, H', W')` if the algorithm computes it anyway, else None.
     """
 
     x: Tensor

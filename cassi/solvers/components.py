@@ -197,9 +197,9 @@ class _Step:
     def change_basis(self, *values: Any) -> tuple[Tensor, ...]:
         """Take a step in a new basis, which is computed from F a − Aᵀs.
 
-        A prime marks the new basis and its cube; P is as in `cassi.prior_protocols.Basis`. F' Pᵀc
-        is the projection of x = F c onto the directions of the new basis, and
-        ‖x' − x‖² = ‖F' (c' − Pᵀc)‖² + ‖(F − F' Pᵀ) c‖².
+        A prime marks the new basis and its cube; P = Fᵀ G' is the rotation between the bases. F'
+        Pᵀc is the projection of x = F c onto the directions of the new basis, and ‖x' − x‖² = ‖F'
+        (c' − Pᵀc)‖² + ‖(F − F' Pᵀ) c‖².
 
         Returns:
             The tensors of the new basis, the second term of ‖x' − x‖², and what `keep_basis`
@@ -220,7 +220,7 @@ class _Step:
         rotation = torch.bmm(previous.synthesis.mT, basis.analysis)
         self.prior.turn(rotation)
         argument = make_cube(argument, rotation.mT)
-        # The rotation drops a part of t, so its residual is computed anew.
+        # The rotation drops a part of t, so the residual of t is computed anew.
         argument_residual = self.system.residual_subspace(self.y, argument, basis.synthesis)
         argument_residual = self.system.add_gram_product(argument_residual, image)
         prior_input = argument - self.system.adjoint_subspace(image, basis.analysis)

@@ -117,7 +117,7 @@ class Phases:
     After all counts the last value stays. The counts do not depend on the length of the run.
 
     Args:
-        schedules: a list, or a mapping whose names only serve configs.
+        schedules: a list, or a mapping whose names serve configs only.
         counts: number of iterations of each schedule, >= 1.
 
     Raises:

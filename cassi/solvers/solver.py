@@ -48,7 +48,9 @@ from cassi.solvers.statistics import (
 
 ALGORITHM, SIGMA = GAP(), Geometric(0.4, 0.1)
 HALO = 40
-"""Number of lines beside a part of a scene that influence the result of the part."""
+"""Number of lines beside a part of a scene that influence the result of the part.
+
+docs/development/experiments/blocks.md compares numbers of lines."""
 N_LAST = 20
 """Number of iterations at the last strength, after the annealing was stopped early."""
 

@@ -20,7 +20,7 @@ from cassi.solvers.schedules import AnySchedule, Schedule
 
 T = TypeVar("T")
 Parts = Callable[[], Iterable[tuple[Tensor, LinearSystem]]]
-"""The measurement in parts along one axis, in order, each with the camera of that part."""
+"""A function that returns the parts of a measurement along one axis, each with its camera."""
 
 MIN_NOISE = 0.003
 """Noise below this, relative to the root mean square of y (50 dB), counts as no noise."""
@@ -256,8 +256,8 @@ def relative_noise(
     Args:
         y: measurement `(B, K, H', W')`.
         system: the camera.
-        noise: the result, a number or `(B,)`; or "auto" for an estimate, the `noise_level` divided
-            by the root mean square.
+        noise: the noise level itself, a number or `(B,)`; or "auto" for an estimate, which is the
+            `noise_level` divided by the root mean square.
         statistics: estimates from the whole measurement, if y is a part of it.
     """
     if isinstance(noise, str):

@@ -31,13 +31,13 @@ class TwIST(Algorithm[TwistState]):
         Γ(x) = prior(x + Aᵀ(y − Ax)/(L + ρ), σ),   L = ‖A‖², computed once by power iteration,
         x_1 = Γ(x_0),   x_{t+1} = (1 − α)x_{t−1} + (α − β)x_t + βΓ(x_t)
 
-    With the eigenvalues of AᵀA/L in [ξ, 1], the fastest linear rate has r = (1 − √ξ)/(1 + √ξ),
-    α = r² + 1, β = 2α/(1 + ξ). Like FISTA it minimises ½‖Ax − y‖² + (L + ρ)R(x), where
+    If the eigenvalues of AᵀA/L are in [ξ, 1], convergence is fastest with r = (1 − √ξ)/(1 + √ξ),
+    α = r² + 1 and β = 2α/(1 + ξ). Like FISTA it minimises ½‖Ax − y‖² + (L + ρ)R(x), where
     prior(v, σ) = argmin ½‖u − v‖² + R(u).
 
     The published safeguard takes the plain step Γ(x_t) if the two-step cube has a larger objective
-    than the last cube. Here the safeguard decides for each sample. A denoiser has no objective:
-    the plain step is then taken if the two-step move points against Γ(x_t) − x_t.
+    than the last cube. Here the safeguard decides for each sample separately. A denoiser has no
+    objective: the plain step is then taken if the two-step move points against Γ(x_t) − x_t.
 
     Args:
         rho: ρ >= 0, added to L; shortens the gradient step.

@@ -53,8 +53,8 @@ class Untrained(Algorithm[UntrainedState]):
         min over θ, z of  f·mean|A G_θ(z + n) − y| + s·mean|z|,   x ← prior(G_θ(z + n), σ)
 
     The code z is the input of the network G_θ, with new noise n in every iteration. Weights and
-    code start at random; Adam takes one step an iteration. The result is the cube of the least loss
-    so far. With too many iterations the network fits the noise of the measurement too.
+    code start at random; Adam takes one step per iteration. The result is the cube of the least
+    loss so far. With too many iterations the network fits the noise of the measurement too.
 
     Every sample of a batch has its own weights and its own code, with the same initial values. A
     first cube has no influence. All random numbers follow from torch's seed. With a tolerance, a
