@@ -30,7 +30,8 @@ def auto(
             smoother.
         balance: 1 smooths weak spectral components more, 0 smooths all alike. Set 0 for a scene of
             one spectrum.
-        noise: relative to the root mean square of y, >= 0; "auto" estimates it, 0 means none.
+        noise: noise level relative to the root mean square of y, >= 0; "auto" estimates it, 0 means
+            none.
         heldout: share in [0, 0.5] of the detector pixels that are held out for early stopping; 0
             never stops early.
         consistent: end with a data step, which fits y no closer than the noise.

@@ -34,7 +34,7 @@ def video(
         prior: replaces groups of similar patches in the first iterations.
         iterations: number of iterations with patches through all frames, >= 1.
         passes: number of passes with moving patches, >= 0; 4 are enough.
-        noise: relative to the root mean square of y, >= 0; "auto" estimates it.
+        noise: noise level relative to the root mean square of y, >= 0; "auto" estimates it.
 
     Raises:
         ValueError: a number is out of range.

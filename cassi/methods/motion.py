@@ -10,9 +10,12 @@ from cassi.priors.subspace import spectral_basis, to_subspace
 from cassi.solvers.linear_system import CameraSystem
 from cassi.solvers.statistics import unit_of
 
-N_COMPONENTS = 4  # spectral components of the cube from which the motion is estimated
+# Number of spectral components of the cube from which the motion is estimated. More components take
+# longer, fewer components lose contrast between colours.
+N_COMPONENTS = 4
 
-# A change of the motion below this, in pixels at the border, ends the steps.
+# A change of the motion below this, in pixels at the border, ends the steps. A smaller limit needs
+# more steps.
 MIN_CHANGE_PIXELS = 0.03
 
 # Without an earlier motion, the best of these shifts is the first guess: pixels, down and right.

@@ -23,7 +23,7 @@ class NoiseThreshold(ReconstructorWrapper):
 
     Args:
         method: gets the estimated noise, or 0 if the estimate is below the threshold.
-        threshold: noise relative to the root mean square of y, >= 0.
+        threshold: noise level relative to the root mean square of y, >= 0.
 
     Raises:
         TypeError: the method has no `run`.

@@ -77,7 +77,7 @@ def refining(noise: float, prior: Prior) -> Solver:
     the network's cube. With noise it drops weak components.
 
     Args:
-        noise: relative to the root mean square of y, >= 0.
+        noise: noise level relative to the root mean square of y, >= 0.
         prior: the prior of the components.
     """
     # docs/development/experiments/pretrained.md compares numbers of iterations: 24 in place of 20
@@ -99,7 +99,7 @@ def nonlocal_refining(noise: float) -> Solver:
     differ from the errors of a denoising network, so the mean of both cubes has smaller errors.
 
     Args:
-        noise: relative to the root mean square of y, >= 0.
+        noise: noise level relative to the root mean square of y, >= 0.
     """
     count = 36
     groups = nonlocal_subspace(5e-5, rank=6, stride=4, matches=16, radius=5, refresh=count)

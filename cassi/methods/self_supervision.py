@@ -59,7 +59,7 @@ def self_supervised(
         iterations: number of iterations of all passes together, >= 1.
         passes: number of passes, >= 1; at most one per iteration.
         blend: share of a pass's first cube in its result, in [0, 1).
-        noise: relative to the root mean square of y, >= 0; "auto" estimates it.
+        noise: noise level relative to the root mean square of y, >= 0; "auto" estimates it.
         time_limit: seconds for all passes together; None: no limit.
 
     Raises:

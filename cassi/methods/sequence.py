@@ -31,7 +31,8 @@ WEIGHT_INTERVAL = 5
 # dropped is divided by 50, and a run starts with at least 8 components.
 ENERGY_DIVISOR, MIN_RANK = 50.0, 8
 
-# If a smaller share of the scene is as predicted, the snapshot shows another scene.
+# If a smaller share of the scene is as predicted, the snapshot shows another scene. A larger limit
+# starts anew more often; a smaller limit keeps predictions of another scene.
 MIN_PREDICTED_SHARE = 0.3
 
 

@@ -124,8 +124,7 @@ def _average(values: Sequence[float | None]) -> float | None:
     if len(defined_values) < len(values):
         return None
     # fsum is exact, so the order of the scenes does not matter. The sum with an
-    # infinite value is infinite. fsum raises for infinities of opposite sign, whose plain sum is
-    # NaN.
+    # infinite value is infinite. For infinities of opposite sign fsum raises an error.
     return math.fsum(defined_values) / len(defined_values)
 
 

@@ -423,9 +423,11 @@ def upper_quantile(x: Tensor, share: float) -> Tensor:
     The result equals torch.quantile, which sorts all values. This function sorts the largest.
     """
     position = share * (x.shape[1] - 1)
-    below = math.floor(position)
-    largest = x.topk(x.shape[1] - below, dim=1).values
-    return torch.lerp(largest[:, -1], largest[:, max(0, largest.shape[1] - 2)], position - below)
+    lower_index = math.floor(position)
+    largest = x.topk(x.shape[1] - lower_index, dim=1).values
+    return torch.lerp(
+        largest[:, -1], largest[:, max(0, largest.shape[1] - 2)], position - lower_index
+    )
 
 
 @torch.no_grad()
