@@ -1,4 +1,4 @@
-"""Methods by name, and the reconstructors around reconstructors that they are composed of."""
+"""Methods by name, and the wrappers of reconstructors of which the methods are composed."""
 
 import lazy_loader
 

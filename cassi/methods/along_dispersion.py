@@ -15,13 +15,13 @@ from cassi.solvers.base import CallbackWrapper, GridSolution, Options, Reconstru
 class AlongDispersion(ReconstructorWrapper):
     """Reconstruct on a spectral grid, and return the cube at the camera's bands.
 
-    The grid has G bands and the camera C. The light of a scene is the same on any grid, so each of
-    more bands has less of it. In units of the light of a band, the noise of y grows like G, and the
-    total variation of spectral components like √G. To keep the smoothness of the result, the final
-    strength of a `Geometric` schedule is multiplied by (G/C)^(3/4).
+    The grid has G bands and the camera has C bands. The light of a scene is the same on any grid,
+    so a band of a finer grid has less light. In units of the light of a band, the noise of y grows
+    like G, and the total variation of spectral components like √G. To keep the smoothness of the
+    result, the final strength of a `Geometric` schedule is multiplied by (G/C)^(3/4).
 
     Args:
-        method: the reconstructor, of any number of bands.
+        method: a reconstructor for any number of bands.
         grid: a `cassi.systems.grid.SpectralGrid`.
     """
 
@@ -41,10 +41,10 @@ class AlongDispersion(ReconstructorWrapper):
             options["callback"] = CallbackWrapper(callback, grid.read)
         if (statistics := options.get("statistics")) is not None:
             options["statistics"] = statistics.for_camera(grid, grid.camera)
-        solution = self._adapted_method().run(y, grid.camera(system), **options)
+        solution = self._adapt_method().run(y, grid.camera(system), **options)
         return replace(solution, x=grid.read(solution.x), along=GridSolution(solution.x, grid))
 
-    def _adapted_method(self) -> Reconstructor:
+    def _adapt_method(self) -> Reconstructor:
         """Return the method with the final strength for the grid's number of bands."""
         method, ratio = self.method, len(self.grid.offsets) / len(self.grid.band_offsets)
         if not isinstance(method, Solver) or not isinstance(method.sigma, Geometric):
@@ -54,12 +54,12 @@ class AlongDispersion(ReconstructorWrapper):
 
 
 def without_grid(method: Reconstructor) -> Reconstructor:
-    """Return the method inside an `AlongDispersion`; any other reconstructor as it is."""
+    """Return the method inside an `AlongDispersion`, or any other reconstructor as it is."""
     return method.method if isinstance(method, AlongDispersion) else method
 
 
 def with_grid_of(method: Reconstructor, replacement: Reconstructor) -> Reconstructor:
-    """Return the replacement for a method, on the same spectral grid if the method has one."""
+    """Return the replacement for a method, on the spectral grid of the method if it has a grid."""
     if isinstance(method, AlongDispersion):
         return replace(method, method=replacement)
     return replacement

@@ -19,8 +19,9 @@ def auto(
 ) -> Solver:
     """Return the default method. It needs no training and no settings.
 
-    ADMM with total nuclear variation in a spectral subspace. The measurement determines rank and
-    directions of the subspace, the final strength of the prior, and the damping ρ.
+    The method is ADMM with total nuclear variation in a spectral subspace. The measurement
+    determines rank and directions of the subspace, the final strength of the prior, and the damping
+    ρ.
 
     Args:
         prior: replaces total nuclear variation in a subspace.
@@ -29,10 +30,11 @@ def auto(
             smoother.
         balance: 1 smooths weak spectral components more, 0 smooths all alike. Set 0 for a scene of
             one spectrum.
-        noise: relative to the root mean square of y, >= 0; "auto" estimates it, 0 means none.
-        heldout: share in [0, 0.5] of the detector pixels that are held out for early stopping; 0:
-            never.
-        consistent: end with a data step.
+        noise: noise level relative to the root mean square of y, >= 0; "auto" estimates it, 0 means
+            none.
+        heldout: share in [0, 0.5] of the detector pixels that are held out for early stopping; 0
+            never stops early.
+        consistent: end with a data step, which fits y no closer than the noise.
         tol: stop when the relative change of the cube falls to this; 0 never stops early.
 
     Returns:

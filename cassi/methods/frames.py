@@ -23,17 +23,18 @@ def video(
 ) -> Reconstructor:
     """Return the method for video snapshots. It needs no training.
 
-    ADMM with the low rank of groups of similar patches, which starts from a run of total variation.
-    In the first iterations a patch is at the same position in all frames. In further passes of 20
-    iterations, patches follow what moves from frame to frame (`cassi.priors.MovingPatches`). These
-    passes are better, and slower. Each pass starts from the result of the pass before it; from the
-    second pass with moving patches on, half of that result is kept.
+    The method is ADMM with the low rank of groups of similar patches. It starts from the cube of
+    GAP with total variation. In the first iterations a patch is at the same position in all frames.
+    In further passes of 20 iterations, patches follow objects that move from frame to frame
+    (`cassi.priors.MovingPatches`). These passes give better cubes and take longer. Each pass starts
+    from the result of the pass before it. From the second pass with moving patches on, the result
+    of a pass is the mean of its first cube and its last cube.
 
     Args:
         prior: replaces groups of similar patches in the first iterations.
         iterations: number of iterations with patches through all frames, >= 1.
         passes: number of passes with moving patches, >= 0; 4 are enough.
-        noise: relative to the root mean square of y, >= 0; "auto" estimates it.
+        noise: noise level relative to the root mean square of y, >= 0; "auto" estimates it.
 
     Raises:
         ValueError: a number is out of range.
@@ -58,17 +59,17 @@ def video(
         sigma=Geometric(0.06, 0.02),
         noise=noise,
     )
-    # Still patches are worse, so the first pass keeps nothing of their result.
+    # Still patches give worse cubes, so the first pass with moving patches keeps nothing of them.
     first_pass = [moving_patches] if passes else []
     later_passes = [Blended(moving_patches, 0.5)] * max(0, passes - 1)
     return Started(Restarts([still_patches, *first_pass, *later_passes]), start)
 
 
 def for_frames(method: Reconstructor) -> Reconstructor:
-    """Return `video` with the same noise for an unchanged `auto`, and any other method as it is.
+    """Replace an unchanged `auto` by `video` with the same noise; return other methods as they are.
 
-    `auto` assumes that the values of a pixel over the bands are mixtures of a few spectra. Those of
-    a moving scene over the frames are not.
+    `auto` assumes that the values of a pixel over the bands are mixtures of a few spectra. The
+    values of a moving scene over the frames are not.
     """
     if isinstance(method, Solver) and method == auto(noise=method.noise):
         return video(noise=method.noise)

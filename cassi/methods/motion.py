@@ -10,17 +10,21 @@ from cassi.priors.subspace import spectral_basis, to_subspace
 from cassi.solvers.linear_system import CameraSystem
 from cassi.solvers.statistics import unit_of
 
-N_COMPONENTS = 4  # spectral components of the cube from which the motion is estimated
+# Number of spectral components of the cube from which the motion is estimated. More components take
+# longer, fewer components lose contrast between colours.
+N_COMPONENTS = 4
 
-# A change of the motion below this, in pixels at the border, ends the steps.
+# A change of the motion below this, in pixels at the border, ends the steps. A smaller limit needs
+# more steps.
 MIN_CHANGE_PIXELS = 0.03
 
-# Without an earlier motion the best of these shifts, down and right in pixels, is the first guess.
+# Without an earlier motion, the best of these shifts is the first guess: pixels, down and right.
+# The distance of two shifts is the first smoothing radius.
 TRIAL_SHIFTS = (0, -8, 8, -16, 16)
 
-# Smoothing radius in pixels, and the largest number of steps with it. A smooth cube has slopes that
-# hold over a longer way, so the steps find larger motions. The motion of the last snapshot is a
-# good guess, from which less smoothing is enough.
+# Pairs of a smoothing radius, pixels, and the largest number of steps with it. The slopes of a
+# smoother cube stay valid over a longer distance, so the steps find larger motions. If the motion
+# of the last snapshot is the first guess, less smoothing is enough.
 FIRST_STAGES = ((8, 5), (4, 5), (2, 4), (0, 5))
 NEXT_STAGES = ((2, 2), (0, 3))
 
@@ -30,8 +34,8 @@ def find_motion(x: Tensor, y: Tensor, system: CameraSystem, motion: Tensor | Non
 
         argmin_M Σ_i w_i (y − A W_M x)_i²,   w = 1/(1 + (r/s)²),   r = y − A W_M x
 
-    W_M moves the cube, and s is twice the median of |r|. So parts of the scene that move by
-    themselves have little weight. The Gauss–Newton steps begin with a blurred cube.
+    W_M moves the cube, and s is twice the median of |r|. So parts of the scene with another motion
+    have little weight. The first Gauss–Newton steps use a blurred cube.
 
     Args:
         x: the last cube `(1, C, H, W)`.
@@ -40,8 +44,8 @@ def find_motion(x: Tensor, y: Tensor, system: CameraSystem, motion: Tensor | Non
         motion: M of the snapshot before, as a first guess; None for the best of several shifts.
 
     Returns:
-        M `(2, 3)`: the scene at (u, v) was at M (u, v, 1) in x; u down, v right, −1 to 1 from the
-        first pixel to the last.
+        M `(2, 3)`. The point (u, v) of the scene was at M (u, v, 1) in x. u points down and v to
+        the right; both run from −1 at the first pixel to 1 at the last.
     """
     unit = unit_of(y)  # squares of y stay within float32
     x, y = x / unit, y / unit
@@ -49,21 +53,21 @@ def find_motion(x: Tensor, y: Tensor, system: CameraSystem, motion: Tensor | Non
     components, side = to_subspace(x, basis), max(x.shape[-2:])
     stages: Sequence[tuple[int, int]] = NEXT_STAGES
     if motion is None:
-        motion, stages = _best_shift(components, y, system, basis), FIRST_STAGES
+        motion, stages = _find_best_shift(components, y, system, basis), FIRST_STAGES
     for radius, steps in stages:
         blurred_x = _blur(components, radius)
         for _ in range(steps):
-            change = _step(blurred_x, y, system, basis, motion)
+            change = _compute_step(blurred_x, y, system, basis, motion)
             motion = motion + change
             if float(change.abs().max()) * side / 2 < MIN_CHANGE_PIXELS:
                 break
     return motion
 
 
-def _best_shift(x: Tensor, y: Tensor, system: CameraSystem, basis: Tensor) -> Tensor:
-    """Return the motion by those `TRIAL_SHIFTS` that fit the snapshot best."""
+def _find_best_shift(x: Tensor, y: Tensor, system: CameraSystem, basis: Tensor) -> Tensor:
+    """Return the motion by the trial shift that fits the snapshot best."""
     blurred_x, size = _blur(x, FIRST_STAGES[0][0]), x.new_tensor(x.shape[-2:])
-    best, least_error = x.new_tensor([[1, 0, 0], [0, 1, 0]]), torch.inf
+    best_motion, least_error = x.new_tensor([[1, 0, 0], [0, 1, 0]]), torch.inf
     for down in TRIAL_SHIFTS:
         for right in TRIAL_SHIFTS:
             shift = 2 * x.new_tensor([down, right]) / (size - 1)
@@ -71,28 +75,28 @@ def _best_shift(x: Tensor, y: Tensor, system: CameraSystem, basis: Tensor) -> Te
             image = system.forward_subspace(move(blurred_x, motion, "bilinear"), basis)
             error = float((y - image).abs().mean())
             if error < least_error:
-                best, least_error = motion, error
-    return best
+                best_motion, least_error = motion, error
+    return best_motion
 
 
 def move(x: Tensor, motion: Tensor, mode: str = "bicubic") -> Tensor:
-    """Move a cube `(B, C, H, W)`; see `find_motion`."""
-    points = _source_points(motion, *x.shape[-2:]).flip(-1).expand(len(x), -1, -1, -1)
+    """Move a cube `(B, C, H, W)` by the motion M `(2, 3)`; see `find_motion`."""
+    points = _compute_source_points(motion, *x.shape[-2:]).flip(-1).expand(len(x), -1, -1, -1)
     return grid_sample(x, points, mode=mode, padding_mode="border", align_corners=True)
 
 
 def is_inside(motion: Tensor, height: int, width: int) -> Tensor:
-    """Return 1 where a moved cube comes from inside the unmoved one, else 0: `(H, W)`."""
-    return (_source_points(motion, height, width).abs() <= 1).all(-1).to(motion.dtype)
+    """Return 1 where a moved cube comes from inside the unmoved cube, else 0: `(H, W)`."""
+    return (_compute_source_points(motion, height, width).abs() <= 1).all(-1).to(motion.dtype)
 
 
-def _source_points(motion: Tensor, height: int, width: int) -> Tensor:
-    """Return the point (u, v) of the unmoved cube for each pixel of the moved one, `(H, W, 2)`."""
-    u, v = _coordinates(motion, height, width)
+def _compute_source_points(motion: Tensor, height: int, width: int) -> Tensor:
+    """Return the point (u, v) of the unmoved cube for each pixel of the moved cube, `(H, W, 2)`."""
+    u, v = _make_coordinates(motion, height, width)
     return torch.stack((u, v, torch.ones_like(u)), -1) @ motion.mT
 
 
-def _coordinates(example: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+def _make_coordinates(example: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
     """Return u and v of all pixels, `(H, W)` each, with the example's dtype and device."""
     axes = (
         torch.linspace(-1, 1, size, dtype=example.dtype, device=example.device)
@@ -115,28 +119,30 @@ def _blur(x: Tensor, radius: int) -> Tensor:
     return x / size**2
 
 
-def _step(x: Tensor, y: Tensor, system: CameraSystem, basis: Tensor, motion: Tensor) -> Tensor:
+def _compute_step(
+    x: Tensor, y: Tensor, system: CameraSystem, basis: Tensor, motion: Tensor
+) -> Tensor:
     """Return the change of a motion by one weighted Gauss–Newton step, `(2, 3)`."""
     height, width = x.shape[-2:]
-    u, v = _coordinates(x, height, width)
+    u, v = _make_coordinates(x, height, width)
     moved_x, ratio = move(x, motion, "bilinear"), (height - 1) / (width - 1)
     residual = (y - system.forward_subspace(moved_x, basis)).flatten()
     # Central differences per unit of u and v, which run over 2 from the first pixel to the last.
     down, right = torch.zeros_like(moved_x), torch.zeros_like(moved_x)
     down[..., 1:-1, :] = (moved_x[..., 2:, :] - moved_x[..., :-2, :]) * ((height - 1) / 4)
     right[..., 1:-1] = (moved_x[..., 2:] - moved_x[..., :-2]) * ((width - 1) / 4)
-    # The derivatives by scale, rotation and both shifts. A pixel is not square in (u, v) where the
-    # image is not: `ratio` makes a rotation of it.
+    # The derivatives by scale, rotation and both shifts. In an image that is not square, a pixel is
+    # not square in (u, v). `ratio` corrects the rotation for this.
     by_rotation = down * (v / ratio) - right * (u * ratio)
     slopes = torch.cat((down * u + right * v, by_rotation, down, right))
     slopes = system.forward_subspace(slopes, basis.expand(4, -1, -1)).flatten(1)
-    size = 2 * residual.abs().median().clamp_min(torch.finfo(x.dtype).tiny)
-    weighted_slopes = slopes / (1 + (residual / size).square())
+    residual_scale = 2 * residual.abs().median().clamp_min(torch.finfo(x.dtype).tiny)
+    weighted_slopes = slopes / (1 + (residual / residual_scale).square())
     # float64: the normal equations square the condition of the slopes.
     normal = (weighted_slopes @ slopes.mT).double()
     right_side = (weighted_slopes @ residual).double()
-    # A scene without edges in some direction has a singular matrix. A damping of 1e-4 keeps its
-    # motion in that direction, and changes no step that the scene determines.
+    # A scene without edges in some direction has a singular matrix. A damping of 1e-4 keeps the
+    # motion in that direction, and hardly changes the step in the others.
     damping = 1e-4 * normal.diagonal().mean().clamp_min(torch.finfo(torch.double).tiny)
     normal = normal + damping * torch.eye(4, dtype=normal.dtype, device=normal.device)
     scale, rotation, a, b = torch.linalg.solve(normal, right_side).to(x.dtype)

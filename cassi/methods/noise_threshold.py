@@ -17,20 +17,20 @@ from cassi.solvers.linear_system import zero_bad_pixels
 class NoiseThreshold(ReconstructorWrapper):
     """Take estimated noise below a threshold for texture: the method runs with a noise of 0.
 
-    Texture in smooth windows looks like noise. In a `cassi.methods.Started` the noise is that of
-    the start, which may know it better by held-out pixels. A method whose own setting of `noise` is
-    a number ignores the threshold.
+    Texture in smooth windows looks like noise. Inside a `cassi.methods.Started` the noise level
+    comes from the start, which may have a better estimate from held-out pixels. A method whose own
+    setting of `noise` is a number ignores the threshold.
 
     Args:
-        method: runs with the noise above the threshold.
-        threshold: noise relative to the root mean square of y, >= 0.
+        method: gets the estimated noise, or 0 if the estimate is below the threshold.
+        threshold: noise level relative to the root mean square of y, >= 0.
 
     Raises:
         TypeError: the method has no `run`.
         ValueError: the threshold is negative.
     """
 
-    # Noiseless frames have estimates up to 1.15 %, and 40 dB of noise has 1.2 %
+    # Frames without noise have estimates up to 1.15 %, frames with 40 dB of noise have 1.2 %
     # (docs/development/experiments/self-supervised.md).
     threshold: float = 0.012
 

@@ -17,13 +17,13 @@ from cassi.solvers.refinement import MIN_VISIBLE_NOISE
 
 @dataclass(frozen=True)
 class MirroringDenoiser:
-    """A denoiser whose images are mirrored, in another way in each call.
+    """A denoiser of mirrored images. Each call mirrors the images in another way.
 
         prior(x, σ) = M p(M x, σ)
 
     M changes from call to call in a cycle of four: it mirrors nothing, the columns, the rows, and
-    both. A denoising network makes other errors on a mirrored image, so they average out over the
-    iterations.
+    both. A denoising network makes other errors on a mirrored image, so the errors average out over
+    the iterations.
 
     Args:
         prior: p, of images `(B, R, H, W)`.
@@ -35,11 +35,11 @@ class MirroringDenoiser:
     prior: Prior
 
     def __call__(self, x: Tensor, sigma: float) -> Tensor:
-        """Apply the prior as the first call of a run does: nothing is mirrored."""
+        """Apply the prior like the first call of a run, which mirrors nothing."""
         return self.begin()(x, sigma)
 
     def begin(self) -> _MirroringRun:
-        """Return the prior of one run, which counts its calls."""
+        """Return the prior of one run, which mirrors in another way in each call."""
         return _MirroringRun(self.prior)
 
 
@@ -62,7 +62,7 @@ class _MirroringRun:
 
 
 def _mirror(x: Tensor, is_mirrored: Tensor) -> Tensor:
-    """Mirror rows and columns of images where the two booleans are true, without a read of them."""
+    """Mirror rows and columns if the two booleans are true; the host does not read them."""
     # An index of mirrored positions would take twice the time.
     for axis, is_axis_mirrored in zip((-2, -1), is_mirrored, strict=True):
         x = torch.where(is_axis_mirrored, x.flip(axis), x)
@@ -72,12 +72,12 @@ def _mirror(x: Tensor, is_mirrored: Tensor) -> Tensor:
 def refining(noise: float, prior: Prior) -> Solver:
     """Return the method that refines a network's cube x, by `run(…, x0=x)`.
 
-    It works on components of the scene's spectral subspace. Without noise it keeps all of them: the
-    first iteration smooths weak ones almost to zero, but they are a part of the network's cube.
-    With noise weak components are dropped.
+    The method works on components of the scene's spectral subspace. Without noise it keeps all
+    components: the first iteration smooths weak components almost to zero, but they are a part of
+    the network's cube. With noise it drops weak components.
 
     Args:
-        noise: relative to the root mean square of y, >= 0.
+        noise: noise level relative to the root mean square of y, >= 0.
         prior: the prior of the components.
     """
     # docs/development/experiments/pretrained.md compares numbers of iterations: 24 in place of 20
@@ -95,16 +95,16 @@ def refining(noise: float, prior: Prior) -> Solver:
 def nonlocal_refining(noise: float) -> Solver:
     """Return the method that refines the result of `refining` with similar patches of the scene.
 
-    It is a pass of `self_supervised` with smaller groups, which are found once. Its errors differ
-    from those of a denoising network, so the mean of both cubes has smaller ones.
+    The method is a pass of `self_supervised` with smaller groups, which are found once. Its errors
+    differ from the errors of a denoising network, so the mean of both cubes has smaller errors.
 
     Args:
-        noise: relative to the root mean square of y, >= 0.
+        noise: noise level relative to the root mean square of y, >= 0.
     """
     count = 36
     groups = nonlocal_subspace(5e-5, rank=6, stride=4, matches=16, radius=5, refresh=count)
     return Solver(
-        replace(groups, settle=2),  # the first cube is good, so its basis is too
+        replace(groups, settle=2),  # the first cube is good, and so is its basis
         ADMM(rho=0.05, relaxation=1.9),
         iterations=count,
         # Of 0.4, 0.6 and 0.8 of the noise, 0.6 is best at 30 dB (experiments/pretrained.md).

@@ -1,4 +1,4 @@
-"""Methods one after another, each from the result of the one before it."""
+"""Methods one after another, each from the result of the method before it."""
 
 import time
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from cassi.solvers.base import CallbackWrapper, Options, Pass, unpack_options
 
 @dataclass(frozen=True)
 class Restarts:
-    """Run methods one after another, each from the result of the one before it.
+    """Run methods one after another, each from the result of the method before it.
 
         x ← (1 − w) pass_k(y, x) + w x₀,   k = 1, 2, …
 
-    The first cube x₀ is that of the caller. In a `cassi.methods.Started` another method makes it.
+    The caller gives the first cube x₀. In a `cassi.methods.Started` another method makes it.
 
     Args:
         passes: at least one method that takes a first cube.
@@ -50,7 +50,7 @@ class Restarts:
 
     @property
     def halo(self) -> int:
-        """Number of lines around a part of a scene that influence its result."""
+        """Number of lines beside a part of a scene that influence the result of the part."""
         return max(method.halo for method in self.passes)
 
     @property
@@ -63,7 +63,7 @@ class Restarts:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`.
 
         A checkpoint stores the result of every pass. A run with the checkpoint of an earlier run
-        goes on after the last pass that is stored. A callback that returns True ends all passes.
+        continues after the last pass that is stored. A callback that returns True ends all passes.
         """
         x0, callback, objective, statistics = unpack_options(options)
         checkpoint = options.get("checkpoint")
@@ -72,7 +72,7 @@ class Restarts:
         if last_pass is not None:
             n_finished, x, history = last_pass.passes, last_pass.x.to(y), list(last_pass.history)
             start -= history[-1].seconds
-        # The result if the checkpoint has all passes. Without a checkpoint the loop replaces it.
+        # This is the result if the checkpoint has all passes. Otherwise the loop replaces it.
         solution = Solution(y if x is None else x, history, "iterations")
         for k, method in enumerate(self.passes[n_finished:], n_finished):
             counter = CountingCallback(callback, history, time.perf_counter() - start)
@@ -98,8 +98,8 @@ class Restarts:
 class CountingCallback(CallbackWrapper):
     """A callback that counts iterations and seconds across several runs.
 
-    `history` has the iterations of the earlier runs, which took `seconds`. Those of this run are
-    appended to it.
+    `history` has the iterations of the earlier runs, which took `seconds`. The iterations of this
+    run are appended to `history`.
     """
 
     def __init__(self, callback: Callback | None, history: list[Iteration], seconds: float) -> None:
@@ -116,7 +116,7 @@ class CountingCallback(CallbackWrapper):
         self.history, self.is_stopped = history, False
 
     def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:
-        """Append an iteration, and pass it on."""
+        """Append an iteration to the history, and pass it on to the inner callback."""
         self.history.append(self.iteration(iteration))
         self.is_stopped = super().__call__(iteration, x)
         return self.is_stopped

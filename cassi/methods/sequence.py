@@ -1,4 +1,4 @@
-"""Reconstruction of a sequence of snapshots, in which each cube predicts the next one."""
+"""Reconstruction of a sequence of snapshots, in which each cube predicts the next cube."""
 
 from __future__ import annotations
 
@@ -23,39 +23,43 @@ from cassi.solvers.base import Options, unpack_options
 from cassi.solvers.linear_system import is_camera, zero_bad_pixels
 from cassi.solvers.schedules import as_schedule
 
-# Iterations from one comparison of cube and prediction to the next.
+# Iterations from one comparison of cube and prediction to the next. The host waits for the device
+# at each comparison.
 WEIGHT_INTERVAL = 5
 
-# A prediction makes weak components reliable. So they are kept down to 1/50 of the usual energy
-# limit, and a run starts with at least 8.
+# A prediction makes weak components reliable. So the limit of energy below which components are
+# dropped is divided by 50, and a run starts with at least 8 components.
 ENERGY_DIVISOR, MIN_RANK = 50.0, 8
 
-# If a smaller share of the scene is as predicted, the snapshot shows another scene.
+# If a smaller share of the scene is as predicted, the snapshot shows another scene. A larger limit
+# starts anew more often; a smaller limit keeps predictions of another scene.
 MIN_PREDICTED_SHARE = 0.3
 
 
 @dataclass(frozen=True)
 class Sequence(ReconstructorWrapper):
-    """Reconstruct snapshots of one scene in their order, each from the cube of the one before.
+    """Reconstruct snapshots of one scene in order, each from the cube of the snapshot before it.
 
-    The first snapshot takes the method as it is. For every later one, the last cube is moved as the
-    scene has moved (`cassi.methods.motion`). This prediction p is the first cube of a shorter run,
-    and the cube x is pulled towards p in every iteration:
+    The method reconstructs the first snapshot without changes. For every later snapshot, the last
+    cube is moved as the scene has moved (`cassi.methods.motion`). This prediction p is the first
+    cube of a shorter run, and the cube x is pulled towards p in every iteration:
 
         x ← x + w (p − x),   w = weight / (1 + e²/tolerance²)
 
-    e is the root mean square, over bands, of the means of x − p over blocks of 8×8 pixels, relative
-    to the signal level. A block takes the largest e of its neighbours. So the pull is weak where
-    parts of the scene move by themselves. A scene that moves below a fixed mask is coded by other
-    mask pixels in each snapshot, so the cubes improve from one to the next. If less than 30 % of
-    the scene are as predicted, the method starts anew.
+    e is computed in blocks of 8×8 pixels. Within a block x − p is averaged over the pixels,
+    relative to the signal level; e is the root mean square of these means over the bands. Each
+    block takes the largest e of itself and its neighbours. So the pull is weak where parts of the
+    scene have another motion. A scene that moves below a fixed mask is coded by other mask pixels
+    in each snapshot, so the cubes improve from snapshot to snapshot. If less than 30 % of the scene
+    are as predicted, the method starts anew.
 
     `begin` returns the reconstructor of one sequence; `run` reconstructs one snapshot alone.
 
     Args:
         method: a solver with ADMM on spectral components, such as `cassi.methods.auto`.
         iterations_each: iterations for a snapshot that has a prediction, >= 1.
-        start: strength of the prior in the first of them, relative to the signal level, > 0.
+        start: strength of the prior in the first of these iterations, relative to the signal level,
+            > 0.
         weight: weight of the prediction, in [0, 1].
         tolerance: e at which the weight is halved, > 0.
 
@@ -98,7 +102,7 @@ class SequenceReconstructor:
 
     Attributes:
         predicted_share: share of the last scene that was as predicted; 0 after a new start.
-        statistics: those of the first snapshot: noise, level and stopping point hold for all.
+        statistics: of the first snapshot; its noise, level and stopping point hold for all.
         followup_solver: the shorter solver for snapshots that have a prediction.
     """
 
@@ -119,7 +123,7 @@ class SequenceReconstructor:
 
     @property
     def halo(self) -> int:
-        """Number of lines around a part of a scene that influence its result."""
+        """Number of lines beside a part of a scene that influence the result of the part."""
         return self.method.halo
 
     def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:
@@ -139,7 +143,7 @@ class SequenceReconstructor:
         is_stopped = solution is not None and solution.reason == "callback"
         is_other_scene = self.predicted_share < MIN_PREDICTED_SHARE and not is_stopped
         if solution is None or is_other_scene:
-            # The callback got the iterations with the wrong prediction, so they are history too.
+            # The callback got the iterations with the wrong prediction, so the history has them.
             history = [] if solution is None else solution.history
             solution = self._begin(y, system, options, history)
         self.cube = solution.checked().x
@@ -148,7 +152,7 @@ class SequenceReconstructor:
     def _begin(
         self, y: Tensor, system: LinearSystem, options: Options, history: list[Iteration]
     ) -> Solution:
-        """Reconstruct a snapshot without a prediction, and prepare the solver for later ones."""
+        """Reconstruct a snapshot without a prediction; prepare the solver for later snapshots."""
         method, prior = self.method, self.method.prior
         assert isinstance(prior, Subspace)
         history, seconds = list(history), history[-1].seconds if history else 0.0
@@ -158,7 +162,7 @@ class SequenceReconstructor:
             statistics = Statistics(lambda: [(zero_bad_pixels(y, system), system)])
         run_options: Options = {**options, "statistics": statistics, "callback": counter}
         solution = method.run(y, system, **run_options)
-        # Later runs anneal to the strength at which this one ended.
+        # Later runs anneal to the strength at which this run ended.
         count = method.iterations
         last = count if solution.stopped is None else min(count, solution.stopped.count)
         end = float(as_schedule(method.sigma)(last - 1, count))
@@ -173,7 +177,7 @@ class SequenceReconstructor:
         return replace(solution, history=history)
 
     def _follow(self, y: Tensor, system: LinearSystem, options: Options) -> Solution | None:
-        """Reconstruct a snapshot from a prediction; None where there is no prediction."""
+        """Reconstruct a snapshot from a prediction; None if there is no prediction."""
         last_cube = self.cube
         # A prediction needs single snapshots of one camera. A guide pulls the components already.
         if (
@@ -191,7 +195,7 @@ class SequenceReconstructor:
         if not motion.isfinite().all():
             return None
         cube = move(last_cube, motion)
-        # The scene that comes in at the border has no prediction.
+        # The part of the scene that enters at the border has no prediction.
         weight = self.settings.weight * is_inside(motion, *cube.shape[-2:])
         level, prior = self.statistics.level.to(cube), self.followup_solver.prior
         assert isinstance(prior, Subspace)
@@ -227,7 +231,7 @@ class PredictionPrior(PulledPrior):
     """
 
     side = 8
-    """Pixels of a block. Errors of the cube average out in it, while other scenes differ."""
+    """Side of a block, pixels. Errors of the cube average out in a block, other scenes do not."""
 
     def __init__(
         self, prior: ComponentPrior, cube: Tensor, weight: Tensor, tolerance: float
@@ -238,7 +242,7 @@ class PredictionPrior(PulledPrior):
         self.target_basis: object = None
 
     def pull(self, components: Tensor, sigma: float | Tensor) -> Tensor:
-        """Pull components c of a cube F c to those of the prediction."""
+        """Pull the components c of a cube F c towards the components of the prediction."""
         basis = self.prior.basis
         if self.target_basis is not basis:
             target = basis.analysis.mT @ self.cube.to(basis.analysis.dtype).flatten(2)

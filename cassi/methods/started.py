@@ -1,4 +1,4 @@
-"""A method that starts from the cube of another one."""
+"""A method that starts from the cube of another method."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from cassi.solvers.linear_system import zero_bad_pixels
 
 @dataclass(frozen=True)
 class Started(ReconstructorWrapper):
-    """Run a method from the cube of another one, the start, and with the noise level of the start.
+    """Run a method from the cube of another method, the start, with the noise level of the start.
 
         method(y, start(y))
 
@@ -36,7 +36,7 @@ class Started(ReconstructorWrapper):
 
     @property
     def halo(self) -> int:
-        """Number of lines around a part of a scene that influence its result."""
+        """Number of lines beside a part of a scene that influence the result of the part."""
         return max(self.method.halo, self.start.halo)
 
     @property
@@ -57,8 +57,8 @@ class Started(ReconstructorWrapper):
                 if checkpoint is not None:
                     checkpoint.write("start", first)
             options["x0"], options["statistics"] = first.x.to(y), statistics
-            # The start may have bounded the noise by held-out pixels: a better value than the
-            # estimate from smooth windows.
+            # Held-out pixels may have given the start an upper bound of the noise, which is better
+            # than the estimate from smooth windows.
             if first.noise is not None:
                 options["statistics"] = statistics.with_noise(first.noise.to(y))
         return self.method.run(y, system, **options)

@@ -20,7 +20,7 @@ class TimeLimit(ReconstructorWrapper):
 
     Args:
         method: a `Solver`.
-        seconds: from the start of the run, > 0.
+        seconds: time from the start of the run to its end, > 0.
 
     Raises:
         TypeError: the method has no `run`.
@@ -48,7 +48,8 @@ class TimeLimit(ReconstructorWrapper):
     def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
         sigma = Timed(as_schedule(self.method.sigma), time.perf_counter() + self.seconds)
-        # A `Timed` schedule serves one run, and early stopping makes runs of its own.
+        # A `Timed` schedule serves one run only. Early stopping needs further runs, so it is
+        # switched off.
         limited_solver = replace(self.method, sigma=sigma, heldout=0.0)
         callback = CallbackWrapper(options.get("callback"), is_over=lambda: sigma.is_over)
         options["callback"] = callback

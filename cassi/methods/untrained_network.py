@@ -15,11 +15,11 @@ def untrained(
     """Return the method that fits the weights of an untrained network to the measurement.
 
     Args:
-        prior: smooths the cube of the network, where σ > 0.
+        prior: smooths the cube of the network if σ > 0.
         algorithm: `cassi.solvers.Untrained`, with its network.
         iterations: at most this many steps of Adam.
         sigma: strength of the prior, relative to the signal level, >= 0.
-        time_limit: seconds; None: no limit.
+        time_limit: seconds for the run; None: no limit.
 
     Raises:
         ValueError: a number is out of range.

@@ -11,7 +11,7 @@ from cassi.solvers.base import HasRun, Options
 
 @dataclass(frozen=True)
 class ReconstructorWrapper:
-    """A reconstructor around another one. A subclass overrides some of the other's properties."""
+    """A reconstructor around an inner method. A subclass overrides some of its properties."""
 
     method: Reconstructor
 
@@ -25,7 +25,7 @@ class ReconstructorWrapper:
 
     @property
     def halo(self) -> int:
-        """Number of lines around a part of a scene that influence its result."""
+        """Number of lines beside a part of a scene that influence the result of the part."""
         return self.method.halo
 
     @property
@@ -35,7 +35,7 @@ class ReconstructorWrapper:
 
     @property
     def network(self) -> nn.Module | None:
-        """The network that it runs, if any."""
+        """The network that the method runs; None if it runs none."""
         return self.method.network
 
     def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
@@ -48,6 +48,6 @@ class ReconstructorWrapper:
 
 
 def check_method(name: str, method: object) -> None:
-    """Raise a TypeError unless it is a reconstructor."""
+    """Raise a TypeError unless `method` is a reconstructor."""
     if not isinstance(method, HasRun):
         raise TypeError(f"{name}: expected a reconstructor, got {method!r}")

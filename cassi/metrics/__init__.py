@@ -1,7 +1,7 @@
 """Metrics of an estimated cube against a reference: PSNR, SSIM, SAM, RMSE, ERGAS.
 
-Functions take ``(x, truth)``, cubes ``(B, C, H, W)`` or ``(C, H, W)`` of any floating dtype on any
-device with float64, and return one float64 number per cube. Papers define PSNR and SSIM in
+The functions take ``(x, truth)``, cubes ``(B, C, H, W)`` or ``(C, H, W)`` of any floating dtype on
+any device with float64, and return one float64 number per cube. Papers define PSNR and SSIM in
 different ways, so both take a named `Preset`. `MetricSet` collects the scores of scenes.
 """
 

@@ -1,8 +1,8 @@
 """PSNR, RMSE, ERGAS, SAM and SSIM of two cubes.
 
 Every metric works band by band in float64, whatever the dtype of the cubes. MATLAB computes in
-float64 too, so values near a half are rounded to the same level. Working by band, only one band of
-a 28×660×660 cube is copied at a time.
+float64 too, so both round values near a half to the same level. Only one band of a cube is copied
+at a time, which saves memory: a cube of 28×660×660 values has 98 MB in float64.
 """
 
 import math
@@ -56,10 +56,10 @@ def psnr(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Ten
     """
     preset_rule = get_preset(preset)
     cube, reference = check_pair(x, truth)
-    mse = _band_mse(cube, reference, preset_rule.prepare)
+    mse = _compute_band_mse(cube, reference, preset_rule.prepare)
     if preset_rule.pool_bands:
         mse = mse.mean(dim=1, keepdim=True)
-    decibels = 10 * torch.log10(_peak(reference, preset_rule) ** 2 / mse)
+    decibels = 10 * torch.log10(_find_peak(reference, preset_rule) ** 2 / mse)
     black_bands = torch.stack([is_black(band) for band in reference.unbind(1)], 1)
     is_counted = (
         torch.ones_like(mse, dtype=torch.bool)
@@ -69,7 +69,7 @@ def psnr(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Ten
     # If all bands are exact, all of them count, and the result is infinite.
     is_counted |= ~is_counted.any(dim=1, keepdim=True)
     mean = decibels.where(is_counted, 0).sum(dim=1) / is_counted.sum(dim=1)
-    return _like_input(mean, x)
+    return _match_input(mean, x)
 
 
 def explain_infinite_ergas(x: Tensor, truth: Tensor) -> str | None:
@@ -89,17 +89,25 @@ def is_black(bands: Tensor) -> Tensor:
 def rmse(x: Tensor, truth: Tensor) -> Tensor:
     """Root mean squared error over the whole cube, ``sqrt(mean_chw (x − truth)²)``.
 
-    Cubes and errors are those of `psnr`; values of any range, neither clipped nor rounded.
+    The values may have any range, and are neither clipped nor rounded.
+
+    Args:
+        x: estimate, ``(B, C, H, W)`` or ``(C, H, W)``.
+        truth: reference, same shape.
 
     Returns:
         The unit of the cube, ≥ 0, float64, ``(B,)``, or 0-d for a single cube.
+
+    Raises:
+        TypeError: a cube is not a floating-point tensor.
+        ValueError: cubes that do not match or are not finite.
 
     Example:
         >>> truth = torch.zeros(4, 8, 8)
         >>> rmse(truth - 0.25, truth).item()
         0.25
     """
-    return _like_input(_band_mse(*check_pair(x, truth)).mean(dim=1).sqrt(), x)
+    return _match_input(_compute_band_mse(*check_pair(x, truth)).mean(dim=1).sqrt(), x)
 
 
 def ergas(x: Tensor, truth: Tensor) -> Tensor:
@@ -109,13 +117,21 @@ def ergas(x: Tensor, truth: Tensor) -> Tensor:
 
         ERGAS = 100 sqrt( mean_c MSE_c / μ_c² )
 
-    A reference band of mean zero counts as 0 if it is reproduced exactly; otherwise the result is
-    infinite. A common factor on both cubes changes nothing.
+    A reference band of mean zero counts as 0 if the estimate reproduces it exactly; otherwise the
+    result is infinite. A common factor on both cubes changes nothing.
 
-    Cubes and errors are those of `psnr`; values of any range, neither clipped nor rounded.
+    The values may have any range, and are neither clipped nor rounded.
+
+    Args:
+        x: estimate, ``(B, C, H, W)`` or ``(C, H, W)``.
+        truth: reference, same shape.
 
     Returns:
         Per cent, ≥ 0, float64, ``(B,)``, or 0-d for a single cube.
+
+    Raises:
+        TypeError: a cube is not a floating-point tensor.
+        ValueError: cubes that do not match or are not finite.
 
     Source:
         L. Wald, "Quality of high resolution synthesised images: is there a simple criterion?",
@@ -127,10 +143,10 @@ def ergas(x: Tensor, truth: Tensor) -> Tensor:
         25.0
     """
     cube, reference = check_pair(x, truth)
-    mse = _band_mse(cube, reference)
+    mse = _compute_band_mse(cube, reference)
     mean = torch.stack([band.double().mean(dim=(-2, -1)) for band in reference.unbind(1)], dim=1)
     relative = torch.where(mse > 0, mse / mean.square(), 0.0)
-    return _like_input(100 * relative.mean(dim=1).sqrt(), x)
+    return _match_input(100 * relative.mean(dim=1).sqrt(), x)
 
 
 def sam(x: Tensor, truth: Tensor) -> Tensor:
@@ -144,11 +160,19 @@ def sam(x: Tensor, truth: Tensor) -> Tensor:
     A zero spectrum has no direction: it counts as 0° from another zero spectrum, and as 90° from
     any other. A factor > 0 on a pixel's spectrum changes nothing.
 
-    Cubes and errors are those of `psnr`; values of any range, neither clipped nor rounded.
+    The values may have any range, and are neither clipped nor rounded.
+
+    Args:
+        x: estimate, ``(B, C, H, W)`` or ``(C, H, W)``.
+        truth: reference, same shape.
 
     Returns:
         Degrees in [0, 180], in [0, 90] for cubes without negative values; float64, ``(B,)``, or
         0-d for a single cube.
+
+    Raises:
+        TypeError: a cube is not a floating-point tensor.
+        ValueError: cubes that do not match or are not finite.
 
     Source:
         R. Yuhas, A. Goetz, J. Boardman, "Discrimination among semi-arid landscape endmembers using
@@ -161,15 +185,15 @@ def sam(x: Tensor, truth: Tensor) -> Tensor:
         45.0
     """
     cube, reference = check_pair(x, truth)
-    # Sums over bands instead of stacked unit spectra: no float64 copy of a whole cube is made.
-    scale_x, scale_t = _reciprocal_norm(cube), _reciprocal_norm(reference)
+    # The sums over bands need no stacked unit spectra, so no float64 copy of a whole cube.
+    scale_x, scale_t = _compute_reciprocal_norm(cube), _compute_reciprocal_norm(reference)
     difference_squared, sum_squared = torch.zeros_like(scale_x), torch.zeros_like(scale_t)
     for a, b in zip(cube.unbind(1), reference.unbind(1), strict=True):
         unit_x, unit_t = a.double() * scale_x, b.double() * scale_t
         difference_squared = difference_squared + (unit_x - unit_t).square()
         sum_squared = sum_squared + (unit_x + unit_t).square()
     angle = 2 * torch.atan2(difference_squared.sqrt(), sum_squared.sqrt())
-    return _like_input(torch.rad2deg(angle).mean(dim=(-2, -1)), x)
+    return _match_input(torch.rad2deg(angle).mean(dim=(-2, -1)), x)
 
 
 def ssim(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Tensor:
@@ -181,7 +205,10 @@ def ssim(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Ten
         SSIM = mean_chw  (2 μ_x μ_t + c₁)/(μ_x² + μ_t² + c₁) · (2 σ_xt + c₂)/(σ_x² + σ_t² + c₂)
         c₁ = (0.01 L)²,  c₂ = (0.03 L)²
 
-    Cubes and preset are those of `psnr`.
+    Args:
+        x: estimate, as for `psnr`.
+        truth: reference, same shape.
+        preset: a name of `list_presets`, or a `Preset`.
 
     Returns:
         Float64 in [-1, 1], 1 for equal cubes, ``(B,)``, or 0-d for a single cube.
@@ -206,12 +233,12 @@ def ssim(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Ten
     if preset_rule.ssim is None or reason is not None:
         raise ValueError(reason)
     pairs = zip(cube.unbind(1), reference.unbind(1), strict=True)
-    bands = torch.stack([_ssim_band(a, b, preset_rule.ssim) for a, b in pairs], dim=1)
-    return _like_input(bands.mean(dim=1), x)
+    bands = torch.stack([_measure_band_ssim(a, b, preset_rule.ssim) for a, b in pairs], dim=1)
+    return _match_input(bands.mean(dim=1), x)
 
 
 def explain_undefined(preset: Preset, shape: torch.Size) -> str | None:
-    """Return why a cube of this shape has no SSIM under a preset, None if it has one."""
+    """Return why a cube of this shape has no SSIM under a preset; None if it has an SSIM."""
     height, width = shape[-2:]
     if preset.ssim is None:
         return f"expected a preset that defines SSIM, got {preset.name!r}, which does not"
@@ -250,12 +277,13 @@ def check_pair(x: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
     return (x, truth) if x.ndim == 4 else (x[None], truth[None])
 
 
-def _like_input(values: Tensor, x: Tensor) -> Tensor:
+def _match_input(values: Tensor, x: Tensor) -> Tensor:
     """Return ``(B,)`` for a batch, a 0-d tensor for a single cube ``x``."""
     return values if x.ndim == 4 else values[0]
 
 
-def _band_mse(x: Tensor, truth: Tensor, prepare: Prepare = keep) -> Tensor:  # (B, C)
+def _compute_band_mse(x: Tensor, truth: Tensor, prepare: Prepare = keep) -> Tensor:
+    """Return the mean squared error of each band, `(B, C)`."""
     errors = [
         (prepare(a.double()) - prepare(b.double())).square().mean(dim=(-2, -1))
         for a, b in zip(x.unbind(1), truth.unbind(1), strict=True)
@@ -263,7 +291,8 @@ def _band_mse(x: Tensor, truth: Tensor, prepare: Prepare = keep) -> Tensor:  # (
     return torch.stack(errors, dim=1)
 
 
-def _peak(truth: Tensor, preset: Preset) -> Tensor | float:  # (B, 1) or a number
+def _find_peak(truth: Tensor, preset: Preset) -> Tensor | float:
+    """Return the peak of PSNR, a number or `(B, 1)`."""
     if preset.peak is not None:
         return preset.peak
     peak = preset.prepare(truth.amax(dim=(1, 2, 3)).double())[:, None]
@@ -275,7 +304,8 @@ def _peak(truth: Tensor, preset: Preset) -> Tensor | float:  # (B, 1) or a numbe
     return peak
 
 
-def _reciprocal_norm(x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, H, W)
+def _compute_reciprocal_norm(x: Tensor) -> Tensor:
+    """Return 1 over the norm of each spectrum: `(B, C, H, W)` → `(B, H, W)`."""
     squared_norm = torch.zeros_like(x[:, 0], dtype=torch.float64)
     for band in x.unbind(1):
         squared_norm = squared_norm + band.double().square()
@@ -283,29 +313,32 @@ def _reciprocal_norm(x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, H, W)
     return torch.where(squared_norm > 0, squared_norm, 1.0).rsqrt()
 
 
-def _window() -> list[float]:
+def _make_window() -> list[float]:
+    """Return the weights of the Gaussian window along one axis, of sum 1."""
     radius = WINDOW_SIZE // 2
     weights = [math.exp(-0.5 * (i / WINDOW_SIGMA) ** 2) for i in range(-radius, radius + 1)]
     return [weight / math.fsum(weights) for weight in weights]
 
 
-def _filter_valid(a: Tensor, dim: int) -> Tensor:
-    # A sum of shifted views, because a convolution in float64 has no fast kernel and copies its
-    # input once for each of the eleven weights.
+def _filter_axis(a: Tensor, dim: int) -> Tensor:
+    """Filter an axis by the window; the result has only windows inside the axis."""
+    # This is a sum of shifted views, because a convolution in float64 has no fast kernel and copies
+    # its input once for each of the eleven weights.
     size = a.shape[dim] - WINDOW_SIZE + 1
-    first, *other_weights = _window()
+    first, *other_weights = _make_window()
     result = a.narrow(dim, 0, size) * first
     for shift, weight in enumerate(other_weights, start=1):
         result = result.add_(a.narrow(dim, shift, size), alpha=weight)
     return result
 
 
-def _ssim_band(x: Tensor, truth: Tensor, rule: SSIMRule) -> Tensor:  # (B, H, W) twice -> (B,)
+def _measure_band_ssim(x: Tensor, truth: Tensor, rule: SSIMRule) -> Tensor:
+    """Return the SSIM of one band: `(B, H, W)` twice → `(B,)`."""
     x, truth = rule.prepare(x.double()), rule.prepare(truth.double())
     moments = torch.stack([x, truth, x * x, truth * truth, x * truth])
     if rule.zero_padding:
         moments = F.pad(moments, [WINDOW_SIZE // 2] * 4)
-    mean_x, mean_t, xx, tt, xt = _filter_valid(_filter_valid(moments, -1), -2)
+    mean_x, mean_t, xx, tt, xt = _filter_axis(_filter_axis(moments, -1), -2)
     c1, c2 = (K1 * rule.data_range) ** 2, (K2 * rule.data_range) ** 2
     product, squares = mean_x * mean_t, mean_x * mean_x + mean_t * mean_t
     luminance = (2 * product + c1) / (squares + c1)

@@ -49,8 +49,9 @@ class SSIMRule:
     """The way in which a preset measures SSIM.
 
     Attributes:
-        prepare: applied to both cubes first.
-        data_range: L of the constants ``(0.01 L)²`` and ``(0.03 L)²``, unit of the prepared values.
+        prepare: function that is applied to both cubes first.
+        data_range: L of the constants ``(0.01 L)²`` and ``(0.03 L)²``, in the unit of the prepared
+            values.
         zero_padding: whether windows that reach beyond the image count, with zeros outside;
             otherwise only windows inside the image count ("valid area").
     """
@@ -67,12 +68,12 @@ class Preset:
     Attributes:
         name: its name in configs, tables and figures.
         used_by: the codes and tables that measure this way.
-        prepare: applied to both cubes before PSNR.
-        peak: the peak of PSNR, unit of the prepared values; None is the maximum of the prepared
-            reference over all its bands.
-        pool_bands: one mean squared error over the cube; otherwise PSNR is measured per band and
-            averaged.
-        ssim: the rule for SSIM; None where the source defines none.
+        prepare: function that is applied to both cubes before PSNR.
+        peak: the peak of PSNR, in the unit of the prepared values; None takes the maximum of the
+            prepared reference over all its bands.
+        pool_bands: whether PSNR has one mean squared error for the whole cube; otherwise PSNR is
+            computed for each band and averaged.
+        ssim: the rule for SSIM; None if the source defines no SSIM.
     """
 
     name: str
@@ -83,7 +84,7 @@ class Preset:
     ssim: SSIMRule | None = None
 
 
-_WANG = SSIMRule(quantize_uint8, data_range=255.0)
+_UINT8_SSIM = SSIMRule(quantize_uint8, data_range=255.0)
 
 PRESETS: dict[str, Preset] = {
     preset.name: preset
@@ -93,17 +94,17 @@ PRESETS: dict[str, Preset] = {
             "the published tables (MATLAB, Cal_quality_assessment.m of TSA-Net, MST and others)",
             prepare=quantize_uint8,
             peak=255.0,
-            ssim=_WANG,
+            ssim=_UINT8_SSIM,
         ),
         Preset(
-            # The values reach 256 but the peak is 255: the authors' logs were computed so.
+            # The values reach 256 but the peak is 255, as in the authors' logs.
             "torch-256",
             "the training logs of MST, RDLUF, PADUT, DERNN",
             prepare=quantize_256,
             peak=255.0,
             ssim=SSIMRule(keep, data_range=1.0, zero_padding=True),
         ),
-        Preset("unit", "DPU, SSR", prepare=clamp_unit, peak=1.0, ssim=_WANG),
+        Preset("unit", "DPU, SSR", prepare=clamp_unit, peak=1.0, ssim=_UINT8_SSIM),
         Preset("ref-max", "TSA-Net, the first GAP-Net", prepare=keep, peak=None),
         Preset("global", "PnP-CASSI", prepare=keep, peak=1.0, pool_bands=True),
         Preset("global-unit", "InverseNet", prepare=clamp_unit, peak=1.0, pool_bands=True),
@@ -126,7 +127,7 @@ def list_presets() -> list[str]:
 
 
 def get_preset(preset: str | Preset) -> Preset:
-    """Return the preset of that name; a `Preset` is returned as it is.
+    """Return the preset with a name, or a `Preset` as it is.
 
     Raises:
         ValueError: no preset has that name.

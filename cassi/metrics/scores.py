@@ -12,8 +12,10 @@ from cassi.plugins import METRICS as METRICS
 from cassi.plugins import parts, place_of
 
 Scores = dict[str, float | None]
-"""Metric name to value; None if the metric is not defined. Those of `METRICS` come first, in the
-order of a table, with the units dB, 1, degrees, unit of the cube, per cent."""
+"""Values by name of the metric; None if a metric is not defined.
+
+The metrics of `METRICS` come first, in the order of tables. Their units are dB, 1, degrees, the
+unit of the cube, and per cent."""
 
 
 @torch.no_grad()
@@ -27,12 +29,12 @@ def evaluate(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) ->
 
     Returns:
         One number for each of `METRICS` and each metric of `cassi.register_metric`. SSIM is None if
-        the preset defines none, or the image is smaller than the window.
+        the preset defines no SSIM, or if the image is smaller than the window.
 
     Raises:
         TypeError: a cube is not a floating-point tensor.
         ValueError: cubes that do not match or are not finite, or several cubes; an unknown preset;
-            or a metric of the user's that fails or returns no number.
+            or a metric of the user that fails or returns no number.
 
     Example:
         >>> truth = torch.full((4, 16, 16), 0.5)
@@ -54,7 +56,7 @@ def evaluate_all(
     """Measure one cube as `evaluate` does, under several presets.
 
     Args:
-        x: estimate, as of `evaluate`.
+        x: estimate, as for `evaluate`.
         truth: reference, same shape.
         presets: rules for PSNR and SSIM.
         with_user_metrics: whether the user's own metrics are measured too.
@@ -78,12 +80,17 @@ def evaluate_all(
             ssim_scores[preset.ssim] = (
                 None if is_undefined else ssim(cube, reference, preset).item()
             )
-        level = psnr(cube, reference, preset).item()
-        scores[preset.name] = {"psnr": level, "ssim": ssim_scores[preset.ssim], **shared_scores}
+        psnr_value = psnr(cube, reference, preset).item()
+        scores[preset.name] = {
+            "psnr": psnr_value,
+            "ssim": ssim_scores[preset.ssim],
+            **shared_scores,
+        }
     return scores
 
 
 def _check_single(x: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
+    """Return one cube and its truth, `(C, H, W)` each; raise ValueError for a larger batch."""
     cubes, references = check_pair(x, truth)
     if len(cubes) != 1:
         raise ValueError(f"expected one cube, got a batch of {len(cubes)}; use MetricSet")
@@ -111,12 +118,13 @@ def user_scores(cube: Tensor, reference: Tensor) -> Scores:
     return scores
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _average(values: Sequence[float | None]) -> float | None:
+    """Return the mean of values; None if a value is None."""
     defined_values = [value for value in values if value is not None]
     if len(defined_values) < len(values):
         return None
-    # fsum is exact, so the order of the scenes does not matter. It returns an infinity that is
-    # among the values, and raises for infinities of opposite sign, whose plain sum is NaN.
+    # fsum is exact, so the order of the scenes does not matter. The sum with an
+    # infinite value is infinite. For infinities of opposite sign fsum raises an error.
     return math.fsum(defined_values) / len(defined_values)
 
 
@@ -160,11 +168,11 @@ class MetricSet:
 
         Raises:
             TypeError: a cube is not a floating-point tensor.
-            ValueError: cubes that do not match or are not finite; too many or too few names, or one
-                that is taken. No score is kept then.
+            ValueError: cubes that do not match or are not finite; too many or too few names, or a
+                name that is taken. Then no score is kept.
         """
         cubes, references = check_pair(x, truth)
-        names = self._names(name, len(cubes))
+        names = self._make_names(name, len(cubes))
         scores = [
             evaluate(cube, reference, self.preset)
             for cube, reference in zip(cubes, references, strict=True)
@@ -172,7 +180,7 @@ class MetricSet:
         self.scenes.update(zip(names, scores, strict=True))
         return scores
 
-    def _names(self, name: str | Sequence[str] | None, count: int) -> list[str]:
+    def _make_names(self, name: str | Sequence[str] | None, count: int) -> list[str]:
         if name is None:
             name = [f"scene{len(self) + i:02d}" for i in range(1, count + 1)]
         names = [name] if isinstance(name, str) else list(name)
@@ -186,8 +194,8 @@ class MetricSet:
     def compute(self) -> Scores:
         """Return the mean over scenes of each metric.
 
-        A mean is infinite where the value of a scene is; see `scenes`. It is None where a scene has
-        no value.
+        A mean is infinite if the value of a scene is infinite, and None if a scene has no value;
+        see `scenes`.
 
         Raises:
             ValueError: no scene was added, or infinities of opposite sign.
@@ -196,7 +204,7 @@ class MetricSet:
             raise ValueError("expected at least one scene before compute(), got none")
         rows = list(self.scenes.values())
         names = dict.fromkeys(name for row in rows for name in row)
-        return {metric: _mean([row.get(metric) for row in rows]) for metric in names}
+        return {metric: _average([row.get(metric) for row in rows]) for metric in names}
 
     def reset(self) -> None:
         """Remove all scenes."""

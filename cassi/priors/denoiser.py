@@ -25,7 +25,7 @@ PACKAGE_WEIGHTS = Path(__file__).parents[1] / "models" / "weights" / "denoiser.s
 
 DOMAINS = ("band", "subspace", "components", "window", "cube")
 
-# A GPU takes this many times the pixels per call: there a call takes long to begin.
+# On a GPU a call gets this many times the pixels, because each call takes time to begin.
 _GPU_PIXEL_FACTOR = 8
 
 
@@ -39,22 +39,22 @@ class Denoiser:
 
     - `band`: each band as a grey image; one channel in and out.
     - `subspace`: the `rank` leading spectral components of each sample, each as a grey image,
-      shifted by o and scaled by s to [0, 1]. The part of the cube outside their span is dropped.
+      shifted by o and scaled by s to [0, 1]. The part of the cube outside this subspace is dropped.
       The images are few and less noisy: the fastest choice.
-    - `components`: each band as such an image. The bands are components already, as in a prior
-      inside a `Subspace`.
+    - `components`: each band as a grey image, shifted and scaled as for `subspace`. The bands are
+      components already, as for a prior inside a `Subspace`.
     - `window`: each band with its neighbours; `window` channels in and one out. At the ends the
       first and the last band are repeated.
     - `cube`: all bands at once; C channels in and out.
 
-    `sigma_range` is the range of the network's training. Smaller σ are raised to its lower end. For
+    `sigma_range` is the range of the network's training. Smaller σ are raised to the lower end. For
     larger σ the image is scaled down by s = strength·σ/upper end (denoiser scaling). A network that
     was trained at one level, such as DnCNN, has a range of width zero.
 
     Samples do not influence each other. A copy of the network runs on the device of x in evaluation
-    mode, without gradients unless it `learns`. With bf16-mixed it convolves in bfloat16, whose
-    relative error is 1/256. That is enough for networks that predict the noise. It takes half the
-    time on a device that is fast in bfloat16.
+    mode, without gradients unless `learns` is true. With bf16-mixed the network convolves in
+    bfloat16, whose relative error is 1/256. That is enough for networks that predict the noise, and
+    takes half the time on a device that is fast in bfloat16.
 
     Args:
         network: `net(x, σ) -> x`: a module of `cassi.models`, any other module or function, or the
@@ -64,13 +64,13 @@ class Denoiser:
         domain: `band`, `subspace`, `components`, `window` or `cube`, see above.
         rank: number of components of the subspace, >= 1; at most C are used.
         window: number of bands of a window, the band itself included; odd.
-        strength: σ of the network per σ of the schedule, >= 0.
+        strength: ratio of the σ that the network gets to the σ of the schedule, >= 0.
         sigma_range: least and largest standard deviation of the training, for images in [0, 1].
-        pixels: at most this many pixels, and at least one image, per call of the network. It bounds
-            the memory. A GPU takes eight times as many.
+        pixels: at most this many pixels, and at least one image, per call of the network; fewer
+            take less memory. A GPU takes eight times as many.
         precision: precision of the network, see `cassi.precision`; "auto" takes a fast one on the
             device of x.
-        learns: pass gradients to cube and weights. The directions of a subspace count as constants.
+        learns: pass gradients to cube and weights. The directions of a subspace are constants.
 
     Raises:
         TypeError: the network is not callable, or takes no weights.
@@ -142,7 +142,7 @@ class Denoiser:
         if self.domain == "cube":
             u = self._apply_network(cube, level.flatten())
         elif self.domain == "band":
-            u = self._apply_network(_images(cube), level.expand(-1, bands).flatten())
+            u = self._apply_network(_split_bands(cube), level.expand(-1, bands).flatten())
         elif self.domain == "window":
             reach = self.window // 2
             # F.pad replicates along the last three of five dimensions: bands, rows and columns.
@@ -168,7 +168,7 @@ class Denoiser:
 
     def _denoise_components(self, components: Tensor, level: Tensor) -> Tensor:
         """Denoise components `(B, R, H, W)`, each shifted and scaled to [0, 1]."""
-        images = _images(components)
+        images = _split_bands(components)
         low, high = images.amin((1, 2, 3)), images.amax((1, 2, 3))
         levels = level.expand(-1, components.shape[1]).flatten()
         return self._apply_network(images, levels, offset=low, scale=high - low).view_as(components)
@@ -182,20 +182,20 @@ class Denoiser:
         scale: Tensor | None = None,  # (N,)
         outputs: int | None = None,
     ) -> Tensor:
-        """Return s·net((x − o)/s, σ/s) + o with the offsets o and scales s; None for 0 and 1.
+        """Return s·net((x − o)/s, σ/s) + o; without offsets o = 0, without scales s = 1.
 
-        The network is called with as many images as `pixels` allows. It has `outputs` channels,
-        None for as many as inputs.
+        A call of the network gets as many images as `pixels` allows. The network has `outputs`
+        output channels; None: as many as input channels.
         """
         low, high = self.sigma_range
         scale = torch.ones_like(level) if scale is None else scale
-        # σ above the range of the training: the image and σ are scaled down. A constant image has
-        # the scale 0, and the lower bound avoids a division by it.
+        # If σ is above the range of the training, the image and σ are scaled down. A constant image
+        # has the scale 0, and the lower bound avoids a division by 0.
         scale = torch.maximum(scale, level / high).clamp_min(torch.finfo(torch.float32).tiny)
         level = (level / scale).clamp(low, high)
         scale = scale.view(-1, 1, 1, 1)
         offset = torch.zeros_like(scale) if offset is None else offset.view(-1, 1, 1, 1)
-        network = self._network_on(images.device)
+        network = self._move_network(images.device)
         warn_if_slow(self.precision, images.device)
         pixels = self.pixels if images.device.type == "cpu" else _GPU_PIXEL_FACTOR * self.pixels
         step = max(1, pixels // (images.shape[-2] * images.shape[-1]))
@@ -213,8 +213,9 @@ class Denoiser:
             parts.append(u.float() * scale[part] + offset[part])
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _network_on(self, device: torch.device) -> Network:
-        network = cast(Network, self.network)  # as `_prepare_network` made it
+    def _move_network(self, device: torch.device) -> Network:
+        """Move the network to a device, and return it."""
+        network = cast(Network, self.network)  # `_prepare_network` made it
         if isinstance(network, nn.Module):
             first = next(network.parameters(), next(network.buffers(), None))
             if first is not None and first.device != device:
@@ -222,7 +223,7 @@ class Denoiser:
         return network
 
 
-def _images(cube: Tensor) -> Tensor:
+def _split_bands(cube: Tensor) -> Tensor:
     """Return each band as an image, `(B, C, H, W)` → `(B·C, 1, H, W)`."""
     return cube.flatten(0, 1)[:, None]
 
@@ -230,7 +231,7 @@ def _images(cube: Tensor) -> Tensor:
 def _prepare_network(
     network: Network | str | os.PathLike[str], weights: str | os.PathLike[str] | None
 ) -> Network:
-    """Return the network that the prior calls: read from its file, or a copy with its weights."""
+    """Return the network that the prior calls: from its file, or a copy with weights."""
     if isinstance(network, str | os.PathLike):
         network = _read_program(Path(network).expanduser())
         if weights is not None:
@@ -251,12 +252,14 @@ def _prepare_network(
 
 
 def _read_program(file: Path) -> nn.Module:
+    """Read a TorchScript file."""
     if not file.is_file():
         raise FileNotFoundError(f"Denoiser network: no file {file}")
     check_readable(file)
     try:
         with warnings.catch_warnings():
-            # torch prefers torch.export, whose files it cannot read without unpickling.
+            # torch recommends torch.export instead, but its files cannot be read without
+            # unpickling.
             warnings.simplefilter("ignore", DeprecationWarning)
             return torch.jit.load(file, map_location="cpu").eval()
     except RuntimeError as error:
@@ -268,13 +271,15 @@ def _read_program(file: Path) -> nn.Module:
 
 
 def _check_range(value: Sequence[float]) -> tuple[float, float]:
+    """Return least and largest standard deviation of a range; raise ValueError if it is none."""
     try:
         low, high = (float(end) for end in value)
     except (TypeError, ValueError):
         raise ValueError(f"Denoiser sigma_range: expected two numbers, got {value!r}") from None
     if not 0 <= low <= high or not high > 0:
         raise ValueError(
-            f"Denoiser sigma_range: expected 0 <= least <= largest > 0, got {low} and {high}"
+            f"Denoiser sigma_range: expected 0 <= least <= largest and largest > 0, got {low} and "
+            f"{high}"
         )
     return low, high
 

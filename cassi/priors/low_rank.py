@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cassi.checks import not_negative, whole_number
-from cassi.priors.subspace import from_subspace, spectral_eigen, to_subspace
+from cassi.priors.subspace import decompose_cube, from_subspace, to_subspace
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class LowRank:
 
         prior(x, σ) = E Eᵀx,   E the r eigenvectors of Σ s sᵀ with the largest eigenvalues
 
-    With `rank="auto"`, r is the number of eigenvalues λ of the second moment Σ s sᵀ/HW above those
-    of noise, the upper edge of the Marchenko–Pastur law:
+    With `rank="auto"`, r is the number of eigenvalues λ of the second moment Σ s sᵀ/HW above the
+    eigenvalues of noise. Their limit is the upper edge of the Marchenko–Pastur law:
 
         λ > (weight·σ)²·(1 + √(C/HW))²
 
@@ -45,10 +45,10 @@ class LowRank:
         not_negative("LowRank weight", self.weight)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Project a cube `(B, C, H, W)`; σ, in its unit, is a number or one per sample."""
+        """Project a cube `(B, C, H, W)`; σ, a number or `(B,)`, is in the unit of the cube."""
         if not x.isfinite().all():
             return x  # has no eigenvectors; the solver stops at such a cube
-        values, vectors = spectral_eigen(x)
+        values, vectors = decompose_cube(x)
         bands, pixels = x.shape[1], x.shape[2] * x.shape[3]
         if self.rank == "auto":
             noise = self.weight * torch.as_tensor(sigma, dtype=values.dtype, device=x.device)

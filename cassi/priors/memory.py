@@ -12,19 +12,19 @@ def begin(prior: Prior) -> Prior:
     return prior.begin() if isinstance(prior, Remembering) else prior
 
 
-def memory_of(prior: Prior) -> Sequence[Tensor] | None:
-    """Return the memory of a prior; None where it is more than tensors."""
+def get_memory(prior: Prior) -> Sequence[Tensor] | None:
+    """Return the memory of a prior; None if the memory is more than tensors."""
     return prior.memory if isinstance(prior, Keeping) else None
 
 
 def rotate_memory(prior: Prior, rotation: Tensor) -> None:
-    """Change the memory of a prior to bands Rᵀx, if it has a memory with bands."""
+    """Change a memory with bands from the bands x to Rᵀx; other memories stay as they are."""
     if isinstance(prior, Turning):
         prior.turn(rotation)
 
 
 def apply_uncounted(prior: Prior, x: Tensor, sigma: float | Tensor) -> Tensor:
-    """Apply a prior. A prior that counts its calls does not count this one."""
+    """Apply a prior. A prior that counts its calls does not count this call."""
     return prior.apply(x, sigma) if isinstance(prior, Counting) else prior(x, sigma)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from cassi.checks import whole_number
-from cassi.priors.non_local import Groups, Matches, check_groups, match_patches
+from cassi.priors.non_local import GroupCache, Groups, check_groups, match_patches
 
 
 @dataclass(frozen=True)
@@ -15,13 +15,13 @@ class MovingPatches:
 
     The bands of the cube are frames. A group consists of a patch of a frame and the patches most
     like it in this frame and in its neighbours in time. So a group follows an object that moves.
-    The singular values s of a group, less its mean, become s·(1 + √(1 − t²/s²))/2, or 0 where
-    s <= t, with
+    The mean of a group is subtracted, and its singular values s become s·(1 + √(1 − t²/s²))/2, or 0
+    if s <= t, with
 
         t = weight·σ·(√M + patch),   M patches in the group
 
-    `cassi.priors.NonLocalLowRank` takes a patch of all frames at once. It is faster, and blurs
-    objects that move by more than a part of a patch from frame to frame.
+    `cassi.priors.NonLocalLowRank` takes a patch of all frames at once. That prior is faster, and
+    blurs objects that move by more than a part of a patch from frame to frame.
 
     Args:
         weight: threshold in units of the largest singular value of noise, >= 0.
@@ -29,7 +29,7 @@ class MovingPatches:
         stride: distance of reference patches, pixels, <= patch.
         matches: M, at most 48 for the compiled operator.
         radius: largest distance of a match from its reference, rows and columns.
-        reach: number of frames before and after that are searched.
+        reach: number of frames before and after a frame that are searched.
         refresh: number of calls in a run from one search to the next.
 
     Raises:
@@ -53,16 +53,16 @@ class MovingPatches:
         whole_number("MovingPatches reach", self.reach, 1)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Denoise a video `(B, C, H, W)` of C frames; σ, in its unit, is a number or `(B,)`."""
+        """Denoise a video `(B, C, H, W)` of C frames; σ, a number or `(B,)`, is in its unit."""
         return self.begin()(x, sigma)
 
     def begin(self) -> Callable[[Tensor, float | Tensor], Tensor]:
         """Return the prior of one run, which keeps its groups for `refresh` calls."""
-        matches = Matches(self._match, self.refresh)
+        cache = GroupCache(self._match, self.refresh)
 
         def denoise(x: Tensor, sigma: float | Tensor) -> Tensor:
-            groups = matches(x)
-            matches.count()
+            groups = cache(x)
+            cache.count()
             return groups.shrink(_stack_frames(x), self.weight, sigma).reshape(x.shape)
 
         return denoise
@@ -76,6 +76,6 @@ class MovingPatches:
 def _stack_frames(videos: Tensor) -> Tensor:
     """Return frames `(B, F, H, W)` one below the other, `(B, 1, F·H, W)`.
 
-    A flat position in that image names frame, row and column of a patch.
+    A flat position in this image determines the frame, row and column of a patch.
     """
     return videos.flatten(1, 2)[:, None]

@@ -14,8 +14,8 @@ from cassi import ops
 from cassi.checks import not_negative, whole_number
 from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
 
-# Values of the shifted images that are in memory at a time. On a CPU they fit a cache; a GPU needs
-# few large kernels.
+# Largest number of values of the shifted images in memory at a time. On a CPU they fit a cache; a
+# GPU needs few large kernels.
 _MAX_CPU_VALUES, _MAX_GPU_VALUES = 1 << 18, 1 << 24
 
 # Patches are compared in the first three spectral components, which hold nearly all the energy.
@@ -31,18 +31,20 @@ class NonLocalLowRank:
 
         ŝ = (s + √(s² − 4k))/2  where s² >= 4k, else 0,   √(4k) = weight·σ·(√M + √(patch²·C))
 
-    This is the fixed point of the weighted nuclear norm with weights k/ŝ. Singular values below the
-    largest one of noise of standard deviation σ vanish; larger ones shrink the less, the larger
-    they are. The patches go back to their places; pixels in several patches get the mean.
+    This is the fixed point of the weighted nuclear norm with weights k/ŝ. For weight 1 the
+    threshold √(4k) is about the largest singular value of noise of standard deviation σ. Singular
+    values below the threshold become 0. The larger a singular value is, the less it shrinks. A
+    pixel of the result is the mean over all patches that cover it.
 
     Args:
         weight: threshold in units of the largest singular value of noise, >= 0.
-        patch: side of a patch, pixels; at most that of the cube.
-        stride: distance of reference patches, pixels; at most `patch`, so that they cover the cube.
+        patch: side of a patch, pixels; at most the side of the cube.
+        stride: distance of reference patches, pixels; at most `patch`, so that patches cover the
+            cube.
         matches: number of patches of a group.
         radius: largest distance of a match from its reference, rows and columns.
-        rank: number of spectral components that it works on; fewer are faster. None works on all
-            bands, as they are; patches are compared in the leading components.
+        rank: number of spectral components that the prior works on; fewer are faster. None works on
+            all bands, and compares patches in the leading components.
         refresh: number of calls in a run from one search for similar patches to the next.
 
     Raises:
@@ -50,7 +52,7 @@ class NonLocalLowRank:
 
     Source: Liu, Yuan, Suo, Brady, Dai, "Rank minimization for snapshot compressive imaging"
     (DeSCI), TPAMI 41(12), 2019; Gu et al., "Weighted nuclear norm minimization", CVPR 2014, whose
-    c·√n·σ² is about this threshold at the sizes of its patches.
+    c·√n·σ² is about this threshold for the patch sizes of that paper.
     """
 
     weight: float = 1.0
@@ -68,12 +70,12 @@ class NonLocalLowRank:
             whole_number("NonLocalLowRank rank", self.rank, 1)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Denoise a cube `(B, C, H, W)`; σ, in its unit, is a number or one per sample."""
+        """Denoise a cube `(B, C, H, W)`; σ, a number or `(B,)`, is in the unit of the cube."""
         return self.begin()(x, sigma)
 
-    def begin(self) -> _Run:
+    def begin(self) -> _NonLocalRun:
         """Return the prior of one run, which keeps its groups for `refresh` calls."""
-        return _Run(self, Matches(self._match, self.refresh))
+        return _NonLocalRun(self, GroupCache(self._match, self.refresh))
 
     def _match(self, images: Tensor) -> Groups:
         side = min(self.patch, *images.shape[2:])
@@ -123,16 +125,16 @@ class Groups:
         source = images.to(self.cover_counts.dtype)
         if isinstance(sigma, Tensor):
             threshold = scale * sigma.to(source).reshape(-1)
-        else:  # filled on the device: a copy from the host would make it wait
+        else:  # made on the device: a copy would make the host wait
             threshold = source.new_full((1,), scale * sigma)
-        # The operator reads the bands of a pixel together, later steps read images.
+        # The operator reads all bands of a pixel together. Later steps read whole images.
         source = source.contiguous(memory_format=torch.channels_last)
         total = ops.shrink_groups(source, self.positions, threshold, self.side)
         return (total.contiguous() / self.cover_counts).to(images.dtype)
 
 
-class Matches:
-    """The groups of one run, kept for `refresh` calls with images of one shape."""
+class GroupCache:
+    """Keeps the groups of one run for `refresh` calls with images of one shape."""
 
     def __init__(self, find: Callable[[Tensor], Groups], refresh: int) -> None:
         self.find, self.refresh = find, refresh
@@ -141,12 +143,12 @@ class Matches:
 
     def is_due(self, images: Tensor) -> bool:
         """Tell whether the next call with images `(B, C, H, W)` searches for groups."""
-        return self.calls % self.refresh == 0 or self.shape != _batch_and_size(images)
+        return self.calls % self.refresh == 0 or self.shape != _get_batch_and_size(images)
 
     def __call__(self, images: Tensor) -> Groups:
         """Return the groups of images `(B, C, H, W)`."""
         if self.groups is None or self.is_due(images):
-            self.calls, self.shape = 0, _batch_and_size(images)
+            self.calls, self.shape = 0, _get_batch_and_size(images)
             self.groups = self.find(images)
         return self.groups
 
@@ -156,7 +158,7 @@ class Matches:
 
     @property
     def memory(self) -> Sequence[Tensor] | None:
-        """The groups; None where the next call searches for others."""
+        """The groups as tensors; None if the next call searches for new groups."""
         if self.groups is None or self.calls % self.refresh == 0:
             return None
         return self.groups.positions, self.groups.cover_counts
@@ -168,11 +170,11 @@ class Matches:
         self.groups = replace(groups, positions=positions, cover_counts=cover_counts)
 
 
-class _Run:
+class _NonLocalRun:
     """The prior of one run of NonLocalLowRank."""
 
-    def __init__(self, settings: NonLocalLowRank, matches: Matches) -> None:
-        self.settings, self.matches, self.count = settings, matches, matches.count
+    def __init__(self, settings: NonLocalLowRank, cache: GroupCache) -> None:
+        self.settings, self.cache, self.count = settings, cache, cache.count
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         result = self.apply(x, sigma)
@@ -180,34 +182,35 @@ class _Run:
         return result
 
     def apply(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        settings, matches = self.settings, self.matches
-        if (settings.rank or matches.is_due(x)) and not x.isfinite().all():
+        settings, cache = self.settings, self.cache
+        if (settings.rank or cache.is_due(x)) and not x.isfinite().all():
             return x  # has no eigenvectors; the solver stops at such a cube
-        # All bands are taken as they are: a rotation of them changes no singular value.
+        # Without a rank no components are needed: a rotation of bands changes no singular value.
         if settings.rank is None:
-            return matches(x).shrink(x, settings.weight, sigma)
+            return cache(x).shrink(x, settings.weight, sigma)
         basis = spectral_basis(x, settings.rank)
         components = to_subspace(x, basis)
-        components = matches(components).shrink(components, settings.weight, sigma)
+        components = cache(components).shrink(components, settings.weight, sigma)
         return from_subspace(components, basis).to(x.dtype)
 
     @property
     def memory(self) -> Sequence[Tensor] | None:
-        return None if self.settings.rank else self.matches.memory
+        return None if self.settings.rank else self.cache.memory
 
     @memory.setter
     def memory(self, values: Sequence[Tensor]) -> None:
-        self.matches.memory = values
+        self.cache.memory = values
 
 
-def _batch_and_size(images: Tensor) -> tuple[int, ...]:
+def _get_batch_and_size(images: Tensor) -> tuple[int, ...]:
+    """Return (B, H, W): groups do not depend on the number of bands."""
     return (images.shape[0], *images.shape[2:])
 
 
-def patch_grid(size: int, patch: int, stride: int) -> Tensor:
-    """Return where patches begin along one side, so that they cover it: 0, stride, …, size − patch.
+def find_patch_starts(size: int, patch: int, stride: int) -> Tensor:
+    """Return the first pixels of patches that cover one side: 0, stride, …, size − patch.
 
-    >>> patch_grid(10, 4, 4)
+    >>> find_patch_starts(10, 4, 4)
     tensor([0, 4, 6])
     """
     last = size - patch
@@ -219,32 +222,33 @@ def match_patches(
 ) -> Tensor:
     """Find the patches most like each reference patch, in its image and in neighbouring images.
 
-    The distance of two patches is the sum of squared differences over their pixels and channels. It
-    is computed for all reference patches at once, and for as many shifts of the image as fit a
-    cache.
+    The distance of two patches is the sum of squared differences over their pixels and channels.
+    Distances are computed for all reference patches at once, and for as many shifts of the image at
+    once as fit a cache.
 
     Args:
         images: B sequences of C images with G channels, `(B, C, G, H, W)`.
         patch: side of a patch, pixels.
         stride: distance of reference patches, pixels.
-        matches: M; fewer where the search window of a corner holds fewer patches.
+        matches: M, the number of patches in a group; less if the search window of a corner holds
+            fewer patches.
         radius: largest distance of a match from its reference, rows and columns.
-        reach: largest distance of a match in the sequence, images.
+        reach: largest distance of a match from its reference in the sequence, images.
 
     Returns:
         Flat positions (c·H + h)·W + w of the patches' first pixels, `(B, N, M)`. The reference
         patch is the first of its group.
     """
     _, count, _, height, width = images.shape
-    samples = max(1, _max_values(images) // images[0, 0].numel())
+    samples = max(1, _get_max_values(images) // images[0, 0].numel())
     if samples < len(images):
         settings = patch, stride, matches, radius, reach
         return torch.cat([match_patches(part, *settings) for part in images.split(samples)])
-    rows = patch_grid(height, patch, stride).to(images.device)
-    columns = patch_grid(width, patch, stride).to(images.device)
+    rows = find_patch_starts(height, patch, stride).to(images.device)
+    columns = find_patch_starts(width, patch, stride).to(images.device)
     positions = rows[:, None, None] * width + columns[:, None]
-    # All groups have the size that the smallest search window allows: that of a corner patch in
-    # the first image. So the groups are one tensor.
+    # All groups have the size that the smallest search window allows, which is the window of a
+    # corner patch in the first image. So all groups fit one tensor.
     corner_count = (min(radius, height - patch) + 1) * (min(radius, width - patch) + 1)
     groups = []
     for index in range(count):
@@ -252,7 +256,7 @@ def match_patches(
         neighbours = range(max(0, index - reach), min(count, index + reach + 1))
         for neighbour in neighbours:
             pair = images[:, index], images[:, neighbour]
-            pair_distances, pair_shifts = patch_distances(*pair, patch, rows, columns, radius)
+            pair_distances, pair_shifts = compare_patches(*pair, patch, rows, columns, radius)
             if neighbour == index:
                 pair_distances[len(pair_distances) // 2] = -1  # the reference patch itself
             distances.append(pair_distances)
@@ -263,34 +267,35 @@ def match_patches(
     return torch.cat(groups, 1)
 
 
-def patch_distances(
+def compare_patches(
     guide: Tensor, target: Tensor, patch: int, rows: Tensor, columns: Tensor, radius: int
 ) -> tuple[Tensor, Tensor]:
     """Compare patches of `guide` with the patches of `target` around them.
 
-    Both are images `(B, G, H, W)`. The patches of `guide` begin at `rows` and `columns`, those of
-    `target` at most `radius` away.
+    Both are images `(B, G, H, W)`. The patches of `guide` begin at `rows` and `columns`. The
+    patches of `target` begin at most `radius` pixels away, in rows and columns.
 
     Returns:
-        Sums of squared differences `(N, B, S, R)` of N shifts, infinite where a patch would extend
-        beyond the image; and the shifts as flat positions, `(N,)`. The middle shift is 0.
+        Sums of squared differences of N shifts, `(N, B, S, R)`, for S columns and R rows, infinite
+        where a patch would extend beyond the image. Then the shifts as flat positions, `(N,)`. The
+        middle shift is 0.
     """
     height, width = guide.shape[2:]
     down, right = min(radius, height - patch), min(radius, width - patch)
     padded = torch.nn.functional.pad(target, (right, right, down, down))
     column_shifts = torch.arange(-right, right + 1, device=guide.device)
-    column_penalty = _infinite_outside(columns + column_shifts[:, None], width - patch)
-    chunk = max(1, _max_values(guide) // guide.numel())
+    column_penalty = _penalize_outside(columns + column_shifts[:, None], width - patch)
+    chunk = max(1, _get_max_values(guide) // guide.numel())
     distances = []
     for dy in range(-down, down + 1):
-        row_penalty = _infinite_outside(rows + dy, height - patch)
+        row_penalty = _penalize_outside(rows + dy, height - patch)
         # All horizontal shifts of the image that is shifted by dy, (…, shifts, W).
         shifted_target = padded[:, :, down + dy : down + dy + height].unfold(3, width, 1)
         chunks = zip(shifted_target.split(chunk, 3), column_penalty.split(chunk), strict=True)
         for images, penalty in chunks:
             squares = (guide[:, :, :, None] - images).square_().sum(1)
-            sums = _window_sums(squares, columns, patch).movedim(1, -1)  # (B, shifts, S, H)
-            sums = _window_sums(sums, rows, patch) + penalty[..., None] + row_penalty
+            sums = _sum_windows(squares, columns, patch).movedim(1, -1)  # (B, shifts, S, H)
+            sums = _sum_windows(sums, rows, patch) + penalty[..., None] + row_penalty
             distances.append(sums.movedim(1, 0))
     row_shifts = torch.arange(-down, down + 1, device=guide.device)[:, None]
     return torch.cat(distances), (row_shifts * width + column_shifts).flatten()
@@ -303,22 +308,23 @@ def count_cover(positions: Tensor, patch: int, height: int, width: int) -> Tenso
         positions.flatten(1) + size * torch.arange(count, device=positions.device)[:, None]
     )
     counts = first_pixels.flatten().bincount(minlength=count * size).view(count, height, width)
-    # A patch covers the square that begins at its first pixel. So a pixel is covered by the patches
-    # that begin in the square that ends at it.
+    # A patch covers the square that begins at its first pixel. So the patches that cover a pixel
+    # begin in the square that ends at this pixel.
     padded = torch.nn.functional.pad(counts, (patch - 1, 0, patch - 1, 0))
     return padded.unfold(1, patch, 1).unfold(2, patch, 1).sum((-2, -1))
 
 
-def _max_values(images: Tensor) -> int:
+def _get_max_values(images: Tensor) -> int:
+    """Return how many values of shifted images may be in memory at a time."""
     return _MAX_CPU_VALUES if images.device.type == "cpu" else _MAX_GPU_VALUES
 
 
-def _infinite_outside(starts: Tensor, last: int) -> Tensor:
+def _penalize_outside(starts: Tensor, last: int) -> Tensor:
     """Return infinity where a patch would begin before 0 or after `last`, else 0."""
     return torch.where((starts < 0) | (starts > last), torch.inf, 0.0)
 
 
-def _window_sums(values: Tensor, starts: Tensor, length: int) -> Tensor:
+def _sum_windows(values: Tensor, starts: Tensor, length: int) -> Tensor:
     """Sum `length` neighbours along the last dimension from each start."""
     running_sum = torch.nn.functional.pad(values.cumsum(-1), (1, 0))
     return running_sum[..., starts + length] - running_sum[..., starts]

@@ -10,40 +10,40 @@ from torch import Tensor
 from cassi.checks import whole_number
 from cassi.prior_protocols import Keeping, Prior
 from cassi.priors.low_rank import LowRank
-from cassi.priors.memory import apply_uncounted, begin, count_call, memory_of, rotate_memory
+from cassi.priors.memory import apply_uncounted, begin, count_call, get_memory, rotate_memory
 from cassi.priors.tv import TV
 
-Parts = Sequence[Prior] | Mapping[str, Prior]
-"""Priors in order: a list, or a mapping whose names only serve configs."""
+Priors = Sequence[Prior] | Mapping[str, Prior]
+"""Priors in order: a list, or a mapping whose names serve configs only."""
 
 
 @dataclass(frozen=True)
 class Compose:
-    """One prior after another in every call.
+    """A prior that applies several priors one after another in every call.
 
         prior(x, σ) = p_n(… p_2(p_1(x, σ), σ) …, σ)
 
-    Each prior has its own weight, a factor of σ.
+    Each prior has its own weight, which is a factor of σ.
 
     Args:
-        priors: at least one; a list, or a mapping whose names only serve configs.
+        priors: at least one prior, in a list or in a mapping. The names serve configs only.
 
     Raises:
         ValueError: no prior is given.
         TypeError: a prior is not callable.
     """
 
-    priors: Parts = (TV(), LowRank())
+    priors: Priors = (TV(), LowRank())
 
     def __post_init__(self) -> None:
         _as_list("Compose", self.priors)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Apply all to a cube `(B, C, H, W)`."""
+        """Apply all priors to a cube `(B, C, H, W)`."""
         return _ComposedRun(_as_list("Compose", self.priors))(x, sigma)
 
     def begin(self) -> _ComposedRun:
-        """Return the prior of one run, which applies the run priors of all."""
+        """Return the prior of one run, which begins a run of each of its priors."""
         return _ComposedRun([begin(prior) for prior in _as_list("Compose", self.priors)])
 
 
@@ -76,8 +76,8 @@ class _ComposedRun:
 
     @property
     def memory(self) -> Sequence[Tensor] | None:
-        """The memories of all priors in one list; None where one is more than tensors."""
-        memories = [memory_of(prior) for prior in self.priors]
+        """The memories of all priors in one list; None if a memory is more than tensors."""
+        memories = [get_memory(prior) for prior in self.priors]
         if None in memories:
             return None
         return [tensor for memory in memories for tensor in memory or ()]
@@ -94,22 +94,22 @@ class _ComposedRun:
 
 @dataclass(frozen=True)
 class Stages:
-    """One prior for the first iterations of a run, another for the next, and so on.
+    """A prior that applies one prior in the first iterations of a run, then the next, and so on.
 
-    A fast prior comes first, a slow and strong one last. The algorithm keeps its state from stage
-    to stage. `cassi.solvers.Phases` gives σ a schedule of its own in every stage. A call outside of
-    a run applies the last prior.
+    A fast prior comes first; a slow and strong prior comes last. The algorithm keeps its state from
+    stage to stage. `cassi.solvers.Phases` gives σ its own schedule in every stage. A call outside
+    of a run applies the last prior.
 
     Args:
-        priors: at least one; a list, or a mapping whose names only serve configs.
-        counts: number of iterations of each prior, >= 1; the last prior stays after its own.
+        priors: at least one prior, in a list or in a mapping. The names serve configs only.
+        counts: number of iterations of each prior, >= 1. After all counts the last prior stays.
 
     Raises:
         ValueError: no prior is given, another number of counts, or a count below 1.
         TypeError: a prior is not callable.
     """
 
-    priors: Parts = (TV(),)
+    priors: Priors = (TV(),)
     counts: Sequence[int] = (1,)
 
     def __post_init__(self) -> None:
@@ -152,7 +152,7 @@ class _StagesRun:
                 rotate_memory(prior, rotation)
 
 
-def _as_list(name: str, priors: Parts) -> list[Prior]:
+def _as_list(name: str, priors: Priors) -> list[Prior]:
     result = list(priors.values() if isinstance(priors, Mapping) else priors)
     if not result:
         raise ValueError(f"{name} priors: expected at least one, got none")

@@ -13,20 +13,20 @@ from torch import Tensor
 from cassi import ops
 from cassi.checks import not_negative, whole_number
 from cassi.prior_protocols import Keeping, Prior, is_proximal
-from cassi.priors.memory import apply_uncounted, begin, count_call, memory_of, rotate_memory
+from cassi.priors.memory import apply_uncounted, begin, count_call, get_memory, rotate_memory
 from cassi.priors.tv import TV
 
 DEFAULT_PRIOR = TV(norm="nuclear", warm=True)
 
-# Components are dropped from this σ on, in the unit of the cube. A larger σ smooths components away
-# that belong to the scene, so that they look weak.
+# Components are dropped once σ has fallen to this, in the unit of the cube. With a larger σ the
+# prior smooths components of the scene so much that they look weak.
 MAX_DROP_SIGMA = 0.4
 
-# Steps of orthogonal iteration to the eigenvalues of the moments of components. The components are
-# nearly uncorrelated, so the matrix is nearly diagonal and few steps are enough.
+# Steps of orthogonal iteration for the eigenvalues of the second moments of components. Components
+# are nearly uncorrelated, so the matrix is nearly diagonal and few steps are enough.
 EIGENVALUE_STEPS = 16
 
-# On a GPU the host reads the ranks once in so many bases, because it waits for each read.
+# On a GPU the host reads the ranks once in this many bases, because it waits for each read.
 READ_INTERVAL = 8
 
 # Least scale (λ_k/λ_1)^(balance/2). Without a limit the weakest components would be smoothed away.
@@ -39,38 +39,39 @@ class Subspace:
 
         prior(x, σ) = E p(Eᵀx, σ),   E the leading eigenvectors of Σ s̄ s̄ᵀ
 
-    s̄ are the mean spectra of blocks of `pool` × `pool` pixels. The errors of a snapshot differ from
-    pixel to pixel, so that they average out in a block, while the spectra of materials stay. On
-    simulated snapshots this subspace is nearly as good as the true one. The first `settle` calls of
-    a run estimate it anew, and later every `renew`-th call does: the first call by an
-    eigen-decomposition, the others by steps of orthogonal iteration from the last estimate.
+    s̄ are the mean spectra of blocks of `pool` × `pool` pixels. The errors of a snapshot differ
+    from pixel to pixel, so the errors average out in a block, while the spectra of materials stay.
+    On simulated snapshots this subspace is nearly as good as the true subspace. The first `settle`
+    calls of a run estimate the subspace anew; after them, every `renew`-th call does. The first
+    estimate is an eigen-decomposition. The others are steps of orthogonal iteration from the last
+    estimate.
 
-    The rank follows from the data. A run starts with `rank` components. From σ = 0.4 on, components
-    whose energy in the block means is below `energy` times that of the first are dropped for the
-    rest of the run. Each sample has a rank of its own, at least 2.
+    The rank follows from the data. A run starts with `rank` components. Once σ has fallen to 0.4,
+    weak components are dropped for the rest of the run: their energy in the block means is below
+    `energy` times the energy of the first component. Each sample has its own rank, at least 2.
 
     Weak and strong components have the same noise, so a weak one needs more smoothing. With a
     `balance` the prior gets scaled components, with the same σ:
 
         prior(x, σ) = E S⁻¹ p(S Eᵀx, σ),   S = diag (λ_k/λ_1)^(balance/2)
 
-    λ are the eigenvalues of that sum. Brightness keeps its edges, and colour is smoothed between
-    them.
+    λ_k are the eigenvalues of Σ s̄ s̄ᵀ. Brightness keeps its edges, and colour is smoothed between
+    these edges.
 
-    A prior with a memory of components, such as TV's dual variable, gets every change of the basis
-    by its method `turn`. A prior that counts its calls has the methods `apply`, which counts none,
-    and `count`. Gradients treat the basis as a constant.
+    If the inner prior has a memory of components, such as TV's dual variable, its method `turn`
+    gets every change of the basis. If the inner prior counts its calls, it needs two methods:
+    `apply`, which does not count, and `count`. Gradients treat the basis as a constant.
 
     Args:
         prior: p, of components `(B, R, H, W)`.
         rank: number of components, >= 1; at most C are used.
         pool: side of a block, pixels; smaller where an image has fewer than 4·C blocks.
         energy: relative energy below which a component is dropped, >= 0; 0 keeps all. ADMM divides
-            it by the squared number of shots.
+            this limit by the squared number of shots.
         balance: exponent >= 0; 0 treats all components alike, 1 makes them equally strong.
-        renew: calls from one basis to the next, after the first `settle` calls.
-        settle: number of first calls of a run, >= 1, that each find the basis anew; fewer are
-            enough where the first cube is good.
+        renew: number of calls from one basis to the next, after the first `settle` calls.
+        settle: number of first calls of a run, >= 1, that each estimate the basis anew; fewer are
+            enough if the first cube is good.
 
     Raises:
         ValueError: a rank or pool below 1, or a negative number.
@@ -99,9 +100,9 @@ class Subspace:
         """Apply the prior to a cube `(B, C, H, W)`; σ is in the unit of the cube."""
         return self.begin()(x, sigma)
 
-    def begin(self) -> _Run:
+    def begin(self) -> _SubspaceRun:
         """Return the prior of one run, which stores basis and rank."""
-        return _Run(self, begin(self.prior))
+        return _SubspaceRun(self, begin(self.prior))
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,11 +116,11 @@ class Basis:
     lengths: Tensor
     """Norms of the columns of E S⁻¹, `(B, R)`, float64."""
     eigenvectors: Tensor
-    """The leading eigenvectors, with those of dropped components, `(B, C, R₀)`, float64."""
+    """The leading eigenvectors, dropped components included, `(B, C, R₀)`, float64."""
     ranks: Tensor
-    """Rank of each sample, `(B,)`; the columns from there on are 0."""
+    """Rank of each sample, `(B,)`; the columns of E S⁻¹ and E S beyond it are 0."""
 
-    def narrowed(self, count: int) -> Basis:
+    def select_columns(self, count: int) -> Basis:
         """Return the basis without the columns from `count` on."""
         return Basis(
             self.synthesis[..., :count],
@@ -135,14 +136,14 @@ class Basis:
         return self.synthesis, self.analysis, self.lengths, self.eigenvectors, self.ranks
 
 
-class _Run:
+class _SubspaceRun:
     """The prior of one run of `Subspace`; a `cassi.prior_protocols.ComponentPrior`."""
 
     def __init__(self, settings: Subspace, prior: Prior) -> None:
         self.settings, self.prior = settings, prior
         self.energy, self.rank = settings.energy, settings.rank
         self.basis: Any = None
-        self.last: tuple[Tensor, ...] = ()  # components of the last call, lengths of their spectra
+        self.last: tuple[Tensor, ...] = ()  # components of the last call, column norms
         self.calls, self.bases_since_read = 0, 0
         self.is_due, self.may_drop = True, False
 
@@ -158,15 +159,15 @@ class _Run:
         """Find the first basis from a cube; return False if the cube is not finite."""
         device = x.device
         moments = spectral_moments(self.means(x).detach())
-        # The host must read the moments anyway, to see whether they are finite. It finds the
-        # eigenvectors of so small a matrix sooner than a GPU.
+        # The host must read the moments anyway, to see whether they are finite. The host is
+        # also faster than a GPU at the eigenvectors of such a small matrix.
         host_moments = moments.cpu()
         if not bool(host_moments.isfinite().all()):
             return False
         values, vectors = decompose(host_moments, host_moments.dtype)
         values, eigenvectors = values.to(device), vectors[..., : self.rank].to(device)
         rank, dtype = eigenvectors.shape[2], eigenvectors.dtype
-        # Constants of the run, so that no iteration has to make them.
+        # These constants of the run are made once, so that no iteration has to make them.
         self.dtype = torch.promote_types(x.dtype, torch.float32)
         self.column_indices = torch.arange(rank, device=device)
         self.identity = torch.eye(rank, dtype=dtype, device=device)
@@ -179,7 +180,7 @@ class _Run:
     def follow(self, means: Tensor, basis: Basis, *last: Tensor) -> Basis:
         """Return the basis of a cube with these `means`, from the previous basis.
 
-        The host waits for nothing and nothing is stored, so that a CUDA graph can record it.
+        The host waits for nothing and nothing is stored, so that a CUDA graph can record the call.
         """
         products = _products(means.detach())
         values, eigenvectors = ops.orthogonal_iteration(products, basis.eigenvectors)
@@ -193,9 +194,9 @@ class _Run:
         self.basis, self.is_due, self.last = basis, False, ()
 
     def drop_zero_components(self) -> int | None:
-        """Remove columns that are 0 in all samples; return how many stay, None for all."""
-        # The ranks are read just before the next basis is found: by then the device has computed
-        # them, and the host hardly waits.
+        """Remove columns that are 0 in all samples; return how many remain, or None if all do."""
+        # The ranks are read just before the next basis is computed. By then the device has computed
+        # the ranks, and the host hardly waits.
         is_cpu = self.basis.ranks.device.type == "cpu"
         if self.bases_since_read < (1 if is_cpu else READ_INTERVAL):
             return None
@@ -206,7 +207,7 @@ class _Run:
             return None
         selection = torch.eye(columns, max_rank, dtype=synthesis.dtype, device=synthesis.device)
         self.turn(selection.expand(len(synthesis), -1, -1))
-        self.basis = self.basis.narrowed(max_rank)
+        self.basis = self.basis.select_columns(max_rank)
         self.last = tuple(tensor[:, :max_rank] for tensor in self.last)
         return max_rank
 
@@ -215,7 +216,7 @@ class _Run:
 
     @property
     def memory(self) -> Sequence[Tensor] | None:
-        return memory_of(self.prior)
+        return get_memory(self.prior)
 
     @memory.setter
     def memory(self, values: Sequence[Tensor]) -> None:
@@ -230,7 +231,7 @@ class _Run:
         self.calls += 1
         count_call(self.prior)
         self.is_due = self.calls < settings.settle or self.calls % settings.renew == 0
-        # σ may be a tensor on a device. It is read only where a component could be dropped.
+        # σ may be a tensor on a device. The host reads σ only if a component could be dropped.
         if not (self.is_due and self.energy > 0):
             return
         self.may_drop = self.may_drop or bool(torch.as_tensor(sigma <= MAX_DROP_SIGMA).all())
@@ -253,7 +254,7 @@ class _Run:
         return from_subspace(components, self.basis.synthesis).to(x.dtype)
 
     def _make_basis(self, values: Tensor, eigenvectors: Tensor, ranks: Tensor) -> Basis:
-        """Return the basis of as many eigenvectors as there are eigenvalues `(B, R)`."""
+        """Return the basis of the leading eigenvectors, one for each eigenvalue `(B, R)`."""
         tiny = torch.finfo(values.dtype).tiny
         half = self.settings.balance / 2
         min_ratio = max(_MIN_SCALE ** (1 / half), tiny) if half else 1.0
@@ -261,7 +262,7 @@ class _Run:
         is_kept = self.column_indices[: values.shape[1]] < ranks[:, None]
         scales = ratios ** self.exponents[:, None, None] * is_kept  # S⁻¹ and S
         leading = eigenvectors[..., : values.shape[1]]
-        # One product for both matrices, so that a device has one operation less to start.
+        # One product makes both matrices, which saves the launch of an operation.
         matrices = torch.empty((2, *leading.shape), dtype=self.dtype, device=leading.device)
         torch.mul(leading, scales[:, :, None], out=matrices)
         return Basis(matrices[0], matrices[1], scales[0], eigenvectors, ranks)
@@ -290,8 +291,8 @@ def block_means(x: Tensor, side: int, bands: int | None = None) -> Tensor:
     """Return the means over blocks of side × side pixels.
 
     Blocks are smaller where x has fewer than 4·C of them: second moments of C bands from fewer
-    spectra would be unreliable. Blocks at the border are cut. `bands` is C where x holds the
-    components of a cube of C bands.
+    spectra would be unreliable. Blocks at the border are cut. If x holds the components of a cube
+    of C bands, `bands` is C.
 
     Returns:
         `(B, C, ⌈H/side⌉, ⌈W/side⌉)`.
@@ -300,13 +301,14 @@ def block_means(x: Tensor, side: int, bands: int | None = None) -> Tensor:
     side = max(1, min(side, max_side))
     if side == 1:
         return x
-    # Means over rows, then over columns: torch's pooling reads the cube far more slowly. A block is
-    # a rectangle, also where it is cut, so the mean of these means is its mean.
-    return _run_means(_run_means(x, side, -2), side, -1)
+    # Means over rows, then over columns: torch's pooling reads the cube far more slowly. Every
+    # block is a rectangle, even if it is cut, so the mean of the row means is the mean of the
+    # block.
+    return _average_runs(_average_runs(x, side, -2), side, -1)
 
 
-def _run_means(x: Tensor, count: int, axis: int) -> Tensor:
-    """Return the means over runs of `count` values along a negative axis; the last one is cut."""
+def _average_runs(x: Tensor, count: int, axis: int) -> Tensor:
+    """Return means over runs of `count` values along a negative axis; the last run is shorter."""
     length, dim = x.shape[axis], x.ndim + axis
     cut = length - length % count
     means = x.narrow(dim, 0, cut).unflatten(dim, (cut // count, count)).mean(dim + 1)
@@ -316,7 +318,7 @@ def _run_means(x: Tensor, count: int, axis: int) -> Tensor:
     return torch.cat((means, last_mean), dim)
 
 
-def spectral_eigen(x: Tensor) -> tuple[Tensor, Tensor]:
+def decompose_cube(x: Tensor) -> tuple[Tensor, Tensor]:
     """Decompose the spectral second moment Σ_{h,w} s sᵀ / HW, s = x[:, :, h, w], of each sample.
 
     Returns:
@@ -324,7 +326,7 @@ def spectral_eigen(x: Tensor) -> tuple[Tensor, Tensor]:
         `(B, C, C)` as columns; in float32 at least.
     """
     moments = spectral_moments(x)
-    # The host decomposes so small a matrix sooner than a GPU.
+    # The host is faster than a GPU at the decomposition of such a small matrix.
     values, vectors = decompose(moments.cpu(), x.dtype)
     return values.to(x.device), vectors.to(x.device)
 
@@ -339,15 +341,15 @@ def _products(x: Tensor) -> Tensor:
     spectra = x.flatten(2).double()
     if not x.is_cpu:
         return torch.bmm(spectra, spectra.mT)
-    # One product per sample. A batched product may sum in another order than a single one, and a
-    # sample would get other bits in a batch.
+    # One product per sample. A batched product may sum in another order than a single product, and
+    # a sample would get other bits in a batch.
     products = [sample @ sample.mT for sample in spectra]
     return products[0][None] if len(products) == 1 else torch.stack(products)
 
 
 def decompose(moments: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return eigenvalues, descending, and eigenvectors of `spectral_moments`, float32 at least."""
-    # eigh returns them ascending. Rounding makes eigenvalues of 0 negative.
+    # eigh returns eigenvalues in ascending order. Rounding can make an eigenvalue of 0 negative.
     dtype = torch.promote_types(dtype, torch.float32)
     values, vectors = torch.linalg.eigh(moments)
     return values.flip(-1).clamp_min(0).to(dtype), vectors.flip(-1).to(dtype)

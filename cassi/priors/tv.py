@@ -16,7 +16,7 @@ from cassi.ops import NORMS, Norm
 
 @dataclass(frozen=True)
 class TV:
-    """Isotropic total variation, of each band or of all bands together.
+    """Isotropic total variation, of each band alone or of all bands together.
 
         prior(x, σ) = argmin_u ½‖u − x‖² + weight·σ·TV(u)
         TV(u) = Σ_{h,w} ‖(∇u_1 … ∇u_C)‖
@@ -27,11 +27,11 @@ class TV:
     Args:
         weight: threshold per unit of σ, >= 0.
         iterations: dual iterations per call, >= 1.
-        norm: norm of the gradients at a pixel. `band` treats every band by itself. With
+        norm: norm of the gradients at a pixel. `band` treats every band alone. With
             `frobenius` bands share the positions of edges, with `nuclear` their directions too;
             see `cassi.ops.tv_prox`.
-        warm: within a run, start each call from the dual variable of the last one; 2 iterations are
-            then enough.
+        warm: within a run, start each call from the dual variable of the last call; 2 iterations
+            are then enough.
 
     Raises:
         ValueError: a negative weight, fewer than one iteration, or an unknown norm.
@@ -62,8 +62,8 @@ class TV:
     def penalty(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Return weight·σ·TV(x) of each sample: `(B,)`."""
         if self.norm == "band":
-            # One band at a time: its differences stay in cache.
-            norms = torch.cat([_gradient_norm(band) for band in x.split(1, 1)], 1)
+            # One band at a time, so that the differences of a band stay in the cache.
+            norms = torch.cat([_compute_gradient_norm(band) for band in x.split(1, 1)], 1)
             return self.weight * sigma * norms.flatten(1).sum(1)
         down, right = pad(x.diff(dim=-2), (0, 0, 0, 1)), pad(x.diff(dim=-1), (0, 1))
         a, b, c = ((d * e).sum(1) for d, e in ((down, down), (down, right), (right, right)))
@@ -75,7 +75,7 @@ class TV:
         return self.weight * sigma * squares.sqrt().flatten(1).sum(1)
 
 
-def _gradient_norm(x: Tensor) -> Tensor:
+def _compute_gradient_norm(x: Tensor) -> Tensor:
     """Return |∇x| at every pixel."""
     squares = torch.zeros_like(x)
     squares[..., :-1, :] += x.diff(dim=-2).square()
@@ -99,7 +99,7 @@ class _WarmRun:
 
     @property
     def memory(self) -> Sequence[Tensor]:
-        """The dual variable, once there is one."""
+        """The dual variable; empty before the first call."""
         return () if self.dual is None else (self.dual,)
 
     @memory.setter

@@ -16,16 +16,17 @@ class Wavelet:
 
         prior(x, σ) = argmin_u ½‖u − x‖² + weight·σ·Σ|details of Wu| = Wᵀ soft(Wx, weight·σ)
 
-    W is orthogonal up to the border, with boundary filters. A side that is odd at some level is
-    extended by its last pixel, and the equation holds for the extended cube. With `shifts` > 1 the
-    result is the mean over that many circular shifts along the diagonal (cycle spinning). This
-    avoids the blocks of a single transform, but is no proximal map of a simple function.
+    W is orthogonal, also at the border, where it has boundary filters. A side that is odd at some
+    level is extended by its last pixel, and the equation holds for the extended cube. With `shifts`
+    > 1 the result is the mean over that many circular shifts along the diagonal (cycle spinning).
+    The mean avoids the blocks of a single transform, but is no proximal map of a simple function.
 
     Args:
         weight: threshold per unit of σ, >= 0.
         wavelet: an orthogonal wavelet of PyWavelets: haar, db2, sym4, coif1, ….
-        levels: of the transform, >= 1; fewer where a side is shorter than the filters.
-        shifts: number of shifts, >= 1; 1 is the orthogonal transform.
+        levels: number of levels of the transform, >= 1; fewer if a side is shorter than the
+            filters.
+        shifts: number of circular shifts, >= 1; 1 is the orthogonal transform.
 
     Raises:
         ValueError: a negative weight, a number below 1, or a wavelet that is not orthogonal.
@@ -47,7 +48,7 @@ class Wavelet:
         _check_wavelet(self.wavelet)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Denoise a cube `(B, C, H, W)`; σ, in its unit, is a number or one per sample."""
+        """Denoise a cube `(B, C, H, W)`; σ, a number or `(B,)`, is in the unit of the cube."""
         image = x.to(torch.promote_types(x.dtype, torch.float32))
         threshold = self.weight * torch.as_tensor(sigma, dtype=image.dtype)
         threshold = threshold.to(x.device).reshape(-1, 1, 1, 1)
@@ -68,42 +69,46 @@ class Wavelet:
             if self._is_short(x):
                 break
             coefficients = self._analyse(x)
-            x = _approximation(coefficients)
+            x = _select_approximation(coefficients)
             total = total + coefficients.abs().flatten(1).sum(1) - x.abs().flatten(1).sum(1)
         return self.weight * sigma * total
 
     def _shrink(self, x: Tensor, threshold: Tensor, levels: int) -> Tensor:
+        """Shrink the details of all levels."""
         if levels == 0 or self._is_short(x):
             return x
-        # The details are shrunk and the approximation is not: it goes to the next level.
+        # The details are shrunk. The approximation is not shrunk, but goes to the next level.
         coefficients = self._analyse(x)
-        shrunk = _soft(coefficients, threshold)
-        approximation = self._shrink(_approximation(coefficients), threshold, levels - 1)
-        _approximation(shrunk).copy_(approximation)
+        shrunk_x = _shrink_values(coefficients, threshold)
+        approximation = self._shrink(_select_approximation(coefficients), threshold, levels - 1)
+        _select_approximation(shrunk_x).copy_(approximation)
         for axis in (-2, -1):
-            matrix = _orthogonal_matrix(self.wavelet, shrunk.shape[axis], x.dtype, x.device)
-            shrunk = _apply(matrix.t(), shrunk, axis)
-        return shrunk[..., : x.shape[-2], : x.shape[-1]]  # without the extension of odd sides
+            matrix = _make_orthogonal_matrix(self.wavelet, shrunk_x.shape[axis], x.dtype, x.device)
+            shrunk_x = _multiply(matrix.t(), shrunk_x, axis)
+        return shrunk_x[..., : x.shape[-2], : x.shape[-1]]  # without the extension of odd sides
 
     def _analyse(self, x: Tensor) -> Tensor:
-        """Return one level `(…, 2⌈H/2⌉, 2⌈W/2⌉)` of both axes, low frequencies first."""
+        """Transform both axes by one level, low frequencies first: `(…, 2⌈H/2⌉, 2⌈W/2⌉)`."""
         height, width = x.shape[-2:]
         u = functional.pad(x, (0, width % 2, 0, height % 2), mode="replicate")
         for axis in (-1, -2):
-            u = _apply(_orthogonal_matrix(self.wavelet, u.shape[axis], x.dtype, x.device), u, axis)
+            u = _multiply(
+                _make_orthogonal_matrix(self.wavelet, u.shape[axis], x.dtype, x.device), u, axis
+            )
         return u
 
     def _is_short(self, x: Tensor) -> bool:
-        return min(x.shape[-2:]) < len(_low_pass(self.wavelet))
+        """Tell whether a side is shorter than the filters."""
+        return min(x.shape[-2:]) < len(_read_low_pass(self.wavelet))
 
 
-def _approximation(coefficients: Tensor) -> Tensor:
+def _select_approximation(coefficients: Tensor) -> Tensor:
     """Return a view of the low frequencies of both axes."""
     height, width = coefficients.shape[-2:]
     return coefficients[..., : height // 2, : width // 2]
 
 
-def _apply(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
+def _multiply(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
     """Multiply an axis of x by a sparse matrix."""
     axis_first = x.movedim(axis, 0)
     return (
@@ -112,14 +117,17 @@ def _apply(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _orthogonal_matrix(wavelet: str, n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _make_orthogonal_matrix(
+    wavelet: str, n: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
     """Return one level of the transform of n values, n even, as a sparse matrix `(n, n)`.
 
-    Row r of the first n/2 is Σ_k h_k x[2r + L/2 − k] with the low pass h of L taps, of the others
-    with the high pass g_k = (−1)^(k+1) h_{L−1−k}. Rows that extend over an end lose the taps there.
-    They are made orthogonal to each other; to the other rows they are orthogonal already.
+    Row r of the first n/2 rows is Σ_k h_k x[2r + L/2 − k] with the low pass h of L taps. The other
+    rows have the high pass g_k = (−1)^(k+1) h_{L−1−k}. Rows that extend over an end lose the taps
+    there. These cut rows are made orthogonal to each other. To the other rows, cut rows are
+    orthogonal already.
     """
-    low = _low_pass(wavelet)
+    low = _read_low_pass(wavelet)
     taps = torch.arange(len(low))
     high = low.flip(0) * (2.0 * (taps % 2) - 1)
     columns = 2 * torch.arange(n // 2)[:, None] + len(low) // 2 - taps
@@ -131,7 +139,7 @@ def _orthogonal_matrix(wavelet: str, n: int, dtype: torch.dtype, device: torch.d
     indices = [torch.stack([rows[is_complete].flatten(), columns[is_complete].flatten()])]
     entries = [values[is_complete].flatten()]
     if len(cut_rows):
-        # Boundary filters by QR of the cut rows, on the columns that they have entries in.
+        # The boundary filters come from a QR decomposition of the cut rows, in their columns.
         is_inside, columns, values = is_inside[cut_rows], columns[cut_rows], values[cut_rows]
         used_columns = columns[is_inside].unique()
         boundary = values.new_zeros(len(cut_rows), n)
@@ -147,13 +155,14 @@ def _orthogonal_matrix(wavelet: str, n: int, dtype: torch.dtype, device: torch.d
 
 
 @lru_cache(maxsize=8)
-def _low_pass(wavelet: str) -> Tensor:
+def _read_low_pass(wavelet: str) -> Tensor:
+    """Return the taps of the low pass of a wavelet, `(L,)`, float64."""
     import pywt
 
     return torch.tensor(pywt.Wavelet(wavelet).dec_lo, dtype=torch.float64)
 
 
-def _soft(values: Tensor, threshold: Tensor) -> Tensor:
+def _shrink_values(values: Tensor, threshold: Tensor) -> Tensor:
     """Return values that are moved towards 0 by at most the threshold."""
     return values - torch.maximum(torch.minimum(values, threshold), -threshold)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from cassi.checks import check_fetched, check_readable, read_regular
 
-# Keys of the plain weights in a checkpoint, those of the optimizer.
+# Keys under which checkpoints hold the plain weights, which the optimizer changes.
 _WEIGHT_KEYS = (
     "state_dict",
     "model_state_dict",
@@ -26,18 +26,19 @@ _WEIGHT_KEYS = (
     "weights",
     "module",
 )
-# Keys of their moving average.
+# Keys under which checkpoints hold the moving average of these weights.
 _AVERAGE_KEYS = ("ema", "params_ema", "ema_state_dict", "state_dict_ema", "model_ema", "ema_model")
-# Parallel training, `torch.compile` and training modules put these before every name.
+# Prefixes that parallel training, `torch.compile` and training modules put before every name.
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.")
 # Moving averages and profilers leave these entries among the weights.
 _COUNTERS = ("n_averaged", "total_ops", "total_params")
-# torch writes this counter of batch norms since 0.4.1. Nothing here is computed from it, so it may
-# be missing.
+# torch writes this counter of batch norms since 0.4.1. Nothing here uses the counter, so it may be
+# missing.
 _OPTIONAL_SUFFIX = "num_batches_tracked"
-# A longer header of a safetensors file is refused before it is read: a file may claim any length.
+# Largest header of a safetensors file, bytes. A file may claim any length, so a longer header is
+# refused before it is read.
 _MAX_HEADER_BYTES = 1 << 24
-# A file of torch before 1.6 is read into memory as a whole, at most this many bytes.
+# Largest file of torch before 1.6, bytes. Such a file is read into memory as a whole.
 _MAX_OLD_FILE_BYTES = 1 << 29
 CHECKSUM = "sha256"
 """Key, in the metadata of a safetensors file, of the checksum of its tensors."""
@@ -46,11 +47,11 @@ MAX_LISTED_NAMES = 4
 
 
 Average = Mapping[str, Tensor] | Sequence[Tensor]
-"""A moving average, by name or in the order of the parameters."""
+"""A moving average of weights, by name or in the order of the parameters."""
 
 
 class MisfitError(ValueError):
-    """Names or shapes of weights do not fit a network. `shapes` are those of the weights."""
+    """Names or shapes of weights do not fit a network. `shapes` has the shapes of the weights."""
 
     def __init__(self, message: str, shapes: Mapping[str, torch.Size]) -> None:
         super().__init__(message)
@@ -59,7 +60,7 @@ class MisfitError(ValueError):
 
 @runtime_checkable
 class _Partial(Protocol):
-    """A network whose files hold weights that it does not need."""
+    """A network whose files hold weights that the network does not need."""
 
     unneeded: Sequence[str]  # name: users' networks have this attribute
 
@@ -76,16 +77,16 @@ def load_weights(
 ) -> None:
     """Load the weights of a file into a network. Every name and shape must agree.
 
-    The file is `.safetensors`, or what `torch.save` wrote of one of these:
+    The file is a `.safetensors` file, or a file of `torch.save` with one of these contents:
 
     - a `state_dict`;
-    - a checkpoint that holds one under `state_dict`, `model_state_dict`, `model`, `net`, `network`,
-      `params`, `weights` or `module`: the first key in this order counts. It may also hold a moving
-      average, under `ema`, `params_ema`, `ema_state_dict`, `state_dict_ema`, `model_ema` or
-      `ema_model`;
+    - a checkpoint that holds a `state_dict` under `state_dict`, `model_state_dict`, `model`, `net`,
+      `network`, `params`, `weights` or `module`: the first key in this order counts. The checkpoint
+      may also hold a moving average, under `ema`, `params_ema`, `ema_state_dict`, `state_dict_ema`,
+      `model_ema` or `ema_model`;
     - a moving average alone, by name, or as a list in the order of `network.parameters()`, as
-      `torch_ema` writes it (`shadow_params`). Averages have no buffers: these come from the plain
-      weights of the same file;
+      `torch_ema` writes it (`shadow_params`). Averages have no buffers, so the buffers come from
+      the plain weights of the same file;
     - a checkpoint of cassi-train, `.ckpt`.
 
     All names may begin with `module.`, `_orig_mod.`, `model.`, `net.` or `network.`. Nothing in a
@@ -95,9 +96,9 @@ def load_weights(
         network: changed in place. If it has an attribute `unneeded`, names that begin with one of
             its entries belong to the training only and are left out.
         path: the file.
-        ema: None takes the moving average if the file holds one, because published figures are
-            those of the average. True requires it. False takes the plain weights, those of the
-            optimizer.
+        ema: None takes the moving average if the file holds one, because published figures
+            belong to the average. True requires the average. False takes the plain weights,
+            which the optimizer changes.
 
     Raises:
         OSError: the file cannot be read.
@@ -107,9 +108,9 @@ def load_weights(
     """
     file = Path(path).expanduser()
     content = read_file(file)
-    weights, average = _weights_and_average(content)
+    weights, average = _split_content(content)
     if weights is None and average is None:
-        raise ValueError(_no_weights_message(file, content))
+        raise ValueError(_explain_no_weights(file, content))
     if ema and average is None:
         raise ValueError(f"weights {file}: it holds no moving average; leave out ema=True")
     if weights is None and ema is False:
@@ -117,7 +118,7 @@ def load_weights(
     expected = network.state_dict()
     state = {} if weights is None else _unwrap(weights, expected)
     if average is not None and ema is not False:
-        state |= _average_by_name(network, average, expected, file)
+        state |= _name_average(network, average, expected, file)
     unneeded_prefixes = tuple(network.unneeded) if isinstance(network, _Partial) else ()
     state = {k: v for k, v in state.items() if k in expected or not k.startswith(unneeded_prefixes)}
     for key, value in expected.items():
@@ -128,10 +129,10 @@ def load_weights(
     network.load_state_dict(state)
 
 
-def _no_weights_message(file: Path, content: object) -> str:
+def _explain_no_weights(file: Path, content: object) -> str:
     """Return the message that a file has no weights, with the keys that hold some."""
     parts = content.items() if isinstance(content, Mapping) else ()
-    keys = [key for key, part in parts if _weights_and_average(part) != (None, None)]
+    keys = [key for key, part in parts if _split_content(part) != (None, None)]
     content_text, source = "got none", "network.state_dict()"
     if keys:
         content_text = f"got them under {', '.join(map(repr, keys[:MAX_LISTED_NAMES]))}"
@@ -143,7 +144,12 @@ def _no_weights_message(file: Path, content: object) -> str:
 
 
 def read_file(file: Path) -> Any:
-    """Read a file of tensors without executing anything."""
+    """Read a file of tensors without executing anything.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file is not a file of tensors, is damaged, or holds other Python objects.
+    """
     if not file.is_file():
         raise FileNotFoundError(f"weights: no file {file}")
     _check_fetched(file)
@@ -158,15 +164,15 @@ def read_file(file: Path) -> Any:
         source: Path | BytesIO = file
         if not _is_archive(file):
             source = BytesIO(read_regular(file, _MAX_OLD_FILE_BYTES))
-        with torch.serialization.safe_globals(_harmless_types()):
+        with torch.serialization.safe_globals(_list_harmless_types()):
             return torch.load(source, map_location="cpu", weights_only=True)
     except OSError:
         raise
-    except Exception as error:  # torch.load fails in many ways on what is no checkpoint
+    except Exception as error:  # torch.load raises many kinds of errors for other files
         text = str(error)
-        if needs := re.search(r"GLOBAL (\S+)", text):
+        if match := re.search(r"GLOBAL (\S+)", text):
             raise ValueError(
-                f"weights {file}: holds a Python object ({needs[1]}), and creating it may run any "
+                f"weights {file}: holds a Python object ({match[1]}), and creating it may run any "
                 "code; if you trust the file, and the code of the object is installed, run "
                 "from cassi.priors.weights import find_weights; torch.save(find_weights(torch.load("
                 f"{str(file)!r}, weights_only=False)), {f'{file.stem}_weights.pth'!r})"
@@ -178,7 +184,7 @@ def read_file(file: Path) -> Any:
 
 
 def find_weights(content: object) -> dict[str, Average]:
-    """Return the weights in the content of a checkpoint, to write them into a file of their own.
+    """Return the weights in the content of a checkpoint, to write them into a separate file.
 
     Args:
         content: the result of `torch.load`: a network, or a checkpoint as in `load_weights`, which
@@ -190,7 +196,7 @@ def find_weights(content: object) -> dict[str, Average]:
     Raises:
         ValueError: there are neither weights nor an average.
     """
-    weights, average = _weights_and_average(content)
+    weights, average = _split_content(content)
     if weights is None and average is None:
         names = list(content) if isinstance(content, Mapping) else type(content).__name__
         raise ValueError(
@@ -207,7 +213,7 @@ def _check_fetched(file: Path) -> None:
 
 
 def check_header(file: Path) -> None:
-    """Refuse a safetensors file whose header is too long to be one of weights."""
+    """Raise ValueError if the header of a safetensors file is too long for weights."""
     _check_fetched(file)
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
@@ -218,7 +224,7 @@ def check_header(file: Path) -> None:
 
 
 def read_metadata(file: Path) -> dict[str, str]:
-    """Read the metadata of a safetensors file. If it has a checksum, the tensors must fit it."""
+    """Read the metadata of a safetensors file. A checksum in it must fit the tensors."""
     from safetensors import SafetensorError, safe_open
 
     check_header(file)
@@ -254,7 +260,7 @@ def _is_archive(file: Path) -> bool:
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         size = sum(member.file_size for member in members)
-        # torch writes no compressed members. A small compressed one could fill the memory.
+        # torch writes no compressed members. A small compressed member could fill the memory.
         if size > file.stat().st_size or any(member.compress_type for member in members):
             raise ValueError(f"it claims {size} bytes of data or is compressed")
         # torch does not check the checksums of the members.
@@ -263,10 +269,10 @@ def _is_archive(file: Path) -> bool:
     return True
 
 
-def _harmless_types() -> list[Any]:
+def _list_harmless_types() -> list[Any]:
     """Return the types besides tensors that a file may hold: they run no code of the file."""
-    # Many checkpoints also hold scores and options: numbers of NumPy, and Namespaces, which only
-    # hold values. The module that makes NumPy's numbers has two names, by release.
+    # Many checkpoints also hold scores, as numbers of NumPy, and options, as Namespaces that only
+    # hold values. NumPy's function for numbers has another module name since release 2.
     import numpy as np
 
     make = np.float64(0).__reduce__()[0]
@@ -275,36 +281,36 @@ def _harmless_types() -> list[Any]:
     return [*((make, name) for name in names), np.dtype, *kinds, argparse.Namespace]
 
 
-def _weights_and_average(content: object) -> tuple[Mapping[str, Tensor] | None, Average | None]:
-    """Return the weights in the content of a file and their moving average; None for either."""
+def _split_content(content: object) -> tuple[Mapping[str, Tensor] | None, Average | None]:
+    """Return the weights and the moving average in the content of a file, or None for each."""
     if isinstance(content, _Stateful) and callable(content.state_dict):
-        return _weights_and_average(content.state_dict())
-    if _is_list(content):
+        return _split_content(content.state_dict())
+    if _is_tensor_list(content):
         return None, content
     if not isinstance(content, Mapping):
         return None, None
-    if _is_state(content):
+    if _is_state_dict(content):
         return content, None
     for key in ("shadow_params", "shadow"):
-        if _is_list(content.get(key)) or _is_state(content.get(key)):
+        if _is_tensor_list(content.get(key)) or _is_state_dict(content.get(key)):
             return None, content[key]
     if "averaging_state" in content and "current_model_state" in content:  # Lightning's
         return content["current_model_state"], content.get("state_dict")
-    # A key may hold a whole checkpoint, with weights and an average. Under a key of averages the
-    # weights of that checkpoint are an average as well, if it has no other one.
+    # A key may hold a whole checkpoint, with weights and an average. Under a key of averages, the
+    # weights of that checkpoint count as an average, unless the checkpoint has another average.
     weights = average = None
     for key in _AVERAGE_KEYS:
-        nested_weights, nested_average = _weights_and_average(content.get(key))
+        nested_weights, nested_average = _split_content(content.get(key))
         if average is None:
             average = nested_weights if nested_average is None else nested_average
     for key in _WEIGHT_KEYS:
-        nested_weights, nested_average = _weights_and_average(content.get(key))
+        nested_weights, nested_average = _split_content(content.get(key))
         weights = nested_weights if weights is None else weights
         average = nested_average if average is None else average
     return weights, average
 
 
-def _is_state(content: object) -> TypeGuard[Mapping[str, Tensor]]:
+def _is_state_dict(content: object) -> TypeGuard[Mapping[str, Tensor]]:
     return (
         isinstance(content, Mapping)
         and len(content) > 0
@@ -312,7 +318,7 @@ def _is_state(content: object) -> TypeGuard[Mapping[str, Tensor]]:
     )
 
 
-def _is_list(content: object) -> TypeGuard[Sequence[Tensor]]:
+def _is_tensor_list(content: object) -> TypeGuard[Sequence[Tensor]]:
     return (
         isinstance(content, list | tuple)
         and len(content) > 0
@@ -327,10 +333,14 @@ def _unwrap(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict
         for key, value in state.items()
         if key in expected or key.rpartition(".")[2] not in _COUNTERS
     }
-    while result and (prefix := _common_prefix(result)) and _common_prefix(expected) != prefix:
+    while (
+        result
+        and (prefix := _find_common_prefix(result))
+        and _find_common_prefix(expected) != prefix
+    ):
         result = {key.removeprefix(prefix): value for key, value in result.items()}
     for key in [key for key in result if key not in expected]:
-        # A part of the network may have been wrapped, not all of it.
+        # Perhaps only a part of the network was wrapped.
         inner_name = key.replace("_orig_mod.", "")
         # Some networks have a part that is named `module`, so the name with it is tried first.
         for name in (inner_name, inner_name.replace("module.", "")):
@@ -340,14 +350,14 @@ def _unwrap(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict
     return result
 
 
-def _common_prefix(names: Mapping[str, Tensor]) -> str | None:
+def _find_common_prefix(names: Mapping[str, Tensor]) -> str | None:
     return next((p for p in _PREFIXES if all(name.startswith(p) for name in names)), None)
 
 
-def _average_by_name(
+def _name_average(
     network: nn.Module, average: Average, expected: Mapping[str, Tensor], file: Path
 ) -> dict[str, Tensor]:
-    """Return a moving average by the names of the network."""
+    """Return a moving average with the names of the network's weights."""
     parameters = dict(network.named_parameters())
     trained_names = [key for key, value in parameters.items() if value.requires_grad]
     if isinstance(average, Mapping):
@@ -373,7 +383,7 @@ def _average_by_name(
 
 
 def check_fit(state: Mapping[str, Tensor], network: nn.Module, prefix: str) -> None:
-    """Raise `MisfitError`, its message after a prefix, unless names and shapes are a network's."""
+    """Raise `MisfitError` unless names and shapes fit a network. `prefix` begins the message."""
     expected = network.state_dict()
     missing = [key for key in expected if key not in state]
     unknown = [key for key in state if key not in expected]
@@ -393,7 +403,7 @@ def check_fit(state: Mapping[str, Tensor], network: nn.Module, prefix: str) -> N
 def _check_finite(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], file: Path) -> None:
     """Raise ValueError where weights are not finite."""
     for key in expected:
-        # A value that is not finite in the new network may be so in the file too.
+        # If the new network has such a value, the file may have it too.
         if not state[key].isfinite().all() and expected[key].isfinite().all():
             kind = "hold NaN" if state[key].isnan().any() else "are not finite"
             raise ValueError(

@@ -16,7 +16,7 @@ from cassi.solvers.statistics import Statistics
 
 @dataclass(frozen=True)
 class AdmmState(State):
-    """The cube x, and `argument`, the v + u to which the prior was applied."""
+    """The cube x, and the argument v + u that the prior got."""
 
     argument: Tensor
 
@@ -74,22 +74,25 @@ class ADMM(Algorithm[AnyState]):
                 state = begin_components(state.x, y, system, prior) or state
             if isinstance(state, Components):
                 return step_components(state, y, system, prior, sigma, rho, self.relaxation)
-        assert isinstance(state, AdmmState)  # a run has one prior
-        argument = self._fit(state, y, system, rho)
+        assert isinstance(state, AdmmState)  # all steps of a run have the same prior
+        argument = self._compute_argument(state, y, system, rho)
         x = prior(argument, sigma)
-        # Only the explicit data step of `_fit` uses the residual. The stages of a network have no
-        # such camera, and save a forward pass.
+        # Only the explicit data step needs the residual. Without such a step the forward pass is
+        # saved.
         residual = y - system(x) if _has_explicit_step(system) else None
         return AdmmState(x, argument, residual=residual)
 
-    def _fit(self, state: AdmmState, y: Tensor, system: LinearSystem, rho: Rho) -> Tensor:
+    def _compute_argument(
+        self, state: AdmmState, y: Tensor, system: LinearSystem, rho: Rho
+    ) -> Tensor:
         """Return v + u, the next argument of the prior."""
-        # With t = v + u of the last step: x − u = 2x − t, and the relaxed v + u = t + r (v − x).
+        # t is the argument v + u of the last step. Then x − u = 2x − t, and after relaxation
+        # v + u = t + r (v − x).
         x, argument, r = state.x, state.argument, self.relaxation
         if not _has_explicit_step(system):
             return argument + r * (system.data_step(torch.lerp(argument, x, 2.0), y, rho) - x)
-        # With v = 2x − t + Aᵀz only z is solved for, on the detector. The cubes of the data step
-        # are never stored, and the residual of x is that of the last step.
+        # v = 2x − t + Aᵀz, so only the detector image z is solved for. No cube of the data step is
+        # stored. The residual of x comes from the last step.
         residual = y - system(x) if state.residual is None else state.residual
         z = system.gram_solve(2 * residual - (y - system(argument)), rho)
         return system.add_adjoint(torch.lerp(argument, x, r), r * z)
@@ -104,8 +107,8 @@ class ADMM(Algorithm[AnyState]):
 
 
 def _has_explicit_step(system: LinearSystem) -> TypeGuard[CameraSystem]:
-    """Tell whether the data step is computed by its parts: where `gram_solve` is exact.
+    """Tell whether `gram_solve` is exact, so that the data step may be computed by its parts.
 
-    Conjugate gradients stop at a tolerance, so another right-hand side ends in another cube.
+    Conjugate gradients stop at a tolerance. A data step by its parts would then give another cube.
     """
     return is_camera(system) and system.is_closed

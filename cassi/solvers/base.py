@@ -45,7 +45,7 @@ def begin(prior: Prior, system: LinearSystem | None = None) -> Prior:
 class State:
     """State of an algorithm: the current cube x `(B, C, H, W)`. Subclasses add fields.
 
-    `residual` is y − Ax `(B, K, H', W')` where the algorithm computes it anyway, else None.
+    `residual` is y − Ax `(B, K, H', W')` if the algorithm computes it anyway, else None.
     """
 
     x: Tensor
@@ -65,23 +65,25 @@ class State:
 
 
 class Length(NamedTuple):
-    """A Euclidean length in parts: √(Σ (norms·scales)² + Σ squares), which the host adds up.
+    """A Euclidean length in parts: √(Σ (norms·scales)² + Σ squares).
 
-    The parts stay on the device until `read`. So many lengths cost the host one wait.
+    The parts stay on the device until `read`, and the host adds them up. One `read` takes many
+    lengths, because the host waits for the device at each read.
     """
 
     norms: Tensor
+    """Euclidean norms of parts, of any shape."""
     scales: Tensor | None = None
-    """Shaped like the norms; None is 1."""
+    """Factors of the norms, of the same shape; None is 1."""
     squares: Tensor | None = None
-    """Squares. A negative one, which only rounding makes, counts as 0."""
+    """Squared norms of further parts. A square that rounding makes negative counts as 0."""
 
     @staticmethod
     def read(lengths: Sequence[Length]) -> list[float]:
         """Return the lengths as numbers; the host waits once."""
         if not lengths:
             return []
-        # Lengths may share a tensor, such as the scales of one basis. It is copied once.
+        # Lengths may share a tensor, such as the scales of one basis. Each tensor is copied once.
         tensors = {id(t): t for length in lengths for t in length if t is not None}
         numbers = iter(torch.cat([tensor.flatten() for tensor in tensors.values()]).tolist())
         values_of = {
@@ -107,12 +109,12 @@ def norm(value: Tensor) -> Tensor:
 class Algorithm(Protocol[S]):
     """An iteration as two pure functions, `init` and `step`.
 
-    An algorithm owns no loop, no tensors and no schedule. Algorithms are subclasses, as
-    `cassi.solvers.GAP`.
+    An algorithm owns no loop, no tensors and no schedule. `cassi.solvers.GAP` and the other
+    algorithms are subclasses.
     """
 
     is_damped: ClassVar[bool] = False
-    """Whether ρ is the damping of a data step: solvers raise it for noisy measurements."""
+    """Whether ρ is the damping of a data step. Solvers raise ρ for noisy measurements."""
     fits_exactly: ClassVar[bool] = False
     """Whether the last cube fits y exactly. The noise of dark pixels, divided by their small
     transmission, is then in the cube, and the signal level must count these pixels."""
@@ -126,7 +128,7 @@ class Algorithm(Protocol[S]):
     ) -> S:
         """Return the first state, with the first cube x0 `(B, C, H, W)`.
 
-        `statistics` are those of the whole measurement, where y is a part of one.
+        `statistics` are estimates from the whole measurement, if y is a part of it.
         """
 
     def step(
@@ -137,7 +139,7 @@ class Algorithm(Protocol[S]):
     def objective(
         self, state: S, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Rho
     ) -> Tensor | None:
-        """Return the objective that it minimises, `(B,)`; None if it minimises none.
+        """Return the objective that the algorithm minimises, `(B,)`; None if there is none.
 
         `penalty` is the R(x) of the prior, `(B,)`; see
         `cassi.solvers.objective.evaluate_objective`.
@@ -156,11 +158,11 @@ class Iteration:
     change: float
     """‖x − x_previous‖/‖x‖"""
     seconds: float
-    """Seconds since the start, without those of callbacks and of the objective."""
+    """Seconds since the start, without the time of callbacks and of the objective."""
     sigma: float
     """Strength of the prior."""
     objective: float | None = None
-    """The value that algorithm and prior minimise. None where it is not recorded or not defined."""
+    """The value that algorithm and prior minimise. None if not recorded or not defined."""
 
 
 Callback = Callable[[Iteration, Any], bool | None]
@@ -169,10 +171,10 @@ Callback = Callable[[Iteration, Any], bool | None]
 
 @runtime_checkable
 class Selective(Protocol):
-    """A callback that needs the cube of some iterations only. Each cube that is made takes time."""
+    """A callback that needs the cubes of some iterations only, because each cube takes time."""
 
     def wants(self, iteration: Iteration) -> bool:
-        """Return whether the callback needs the cube. Without need it may get None."""
+        """Return whether the callback needs the cube. If not, it may get None."""
 
 
 def is_sampled(index: int, interval: int, last: int) -> bool:
@@ -186,13 +188,13 @@ def wants_cube(callback: Callback, iteration: Iteration) -> bool:
 
 
 class CallbackWrapper:
-    """A callback around another one, which converts the cubes and iterations that this one gets.
+    """A callback that converts cubes and iterations, and passes them on to an inner callback.
 
     Args:
-        callback: the other one, or None.
+        callback: the inner callback, or None.
         cube: converts a cube.
         iteration: converts the statistics of an iteration.
-        is_over: ends the run, in addition to the other callback.
+        is_over: returns True to end the run. The inner callback may end it too.
     """
 
     def __init__(
@@ -205,11 +207,11 @@ class CallbackWrapper:
         self.callback, self.cube, self.iteration, self.is_over = callback, cube, iteration, is_over
 
     def wants(self, iteration: Iteration) -> bool:
-        """Return whether the other callback needs the cube."""
+        """Return whether the inner callback needs the cube."""
         return self.callback is not None and wants_cube(self.callback, self.iteration(iteration))
 
     def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:
-        """Call the other callback; True ends the run."""
+        """Call the inner callback; True ends the run."""
         if self.callback is None:
             return self.is_over()
         cube = None if x is None else self.cube(x)
@@ -217,7 +219,7 @@ class CallbackWrapper:
 
 
 class GridSolution(NamedTuple):
-    """A cube on a spectral grid: on even bands along the dispersion."""
+    """A cube on a spectral grid, whose bands are even along the dispersion."""
 
     x: Tensor
     """`(B, G, H, W)`"""
@@ -236,14 +238,14 @@ class Solution:
     noise: Tensor | None = None
     """Noise level that the method used, relative to the root mean square of y, `(B,)`.
 
-    The level comes from smooth windows or from held-out pixels. None if it needs no level."""
+    The level comes from smooth windows or from held-out pixels. None if the method needs none."""
     stopped: Any = None
-    """A `cassi.solvers.early_stopping.StoppingPoint`; None where no held-out pixels were used."""
+    """A `cassi.solvers.early_stopping.StoppingPoint`; None if no held-out pixels were used."""
     along: GridSolution | None = None
-    """The cube on the spectral grid from which x was interpolated; None where there is no grid."""
+    """The cube on the spectral grid from which x was interpolated; None if there is no grid."""
 
     def measured(self, system: LinearSystem) -> Tensor:
-        """Return A x, the measurement of the cube by the camera, `(B, K, H', W')`."""
+        """Return A x, the camera's measurement of the cube, `(B, K, H', W')`."""
         if self.along is None:
             return system(self.x)
         return self.along.grid.camera(system)(self.along.x)
@@ -265,7 +267,7 @@ class Pass:
     Attributes:
         passes: number of finished passes; 0 for the first cube.
         x: the cube, `(B, C, H, W)`.
-        history: statistics of all their iterations.
+        history: statistics of all iterations of these passes.
         noise: noise level that the method used, `(B,)`; see `Solution`.
     """
 
@@ -282,21 +284,21 @@ class Checkpoint(Protocol):
         """Return the result that is stored as `start` or `pass`; None if there is none."""
 
     def write(self, name: str, result: Pass) -> None:
-        """Store a result under a name, in place of an earlier one."""
+        """Store a result under a name. It replaces an earlier result."""
 
 
 class Options(TypedDict, total=False):
-    """What `Reconstructor.run` takes by name; all of it may be left out.
+    """The keyword arguments of `Reconstructor.run`. All are optional.
 
     Attributes:
         x0: first cube `(B, C, H, W)`, in the units of the result.
         callback: called after every iteration with statistics and cube; True stops.
         objective: interval in iterations at which the objective is recorded, besides the first
-            and the last iteration; 0 records none. A solver's is in units of the squared signal
-            level.
-        statistics: of the whole measurement, where y is a part of one.
-        checkpoint: stores the results of passes, and has those of an earlier run; a method
-            without passes ignores it.
+            and the last iteration; 0 records none. The unit of a solver's objective is the
+            squared signal level.
+        statistics: estimates from the whole measurement, if y is a part of it.
+        checkpoint: stores the results of passes, and returns the results of an earlier run. A
+            method without passes ignores it.
     """
 
     x0: Tensor | None
@@ -311,7 +313,7 @@ def unpack_options(
 ) -> tuple[Tensor | None, Callback | None, int, Statistics | None]:
     """Return first cube, callback, objective and statistics of `Options`.
 
-    A method that takes no first cube names itself as the `owner`.
+    `owner` is the name of a method that takes no first cube, for the error message.
 
     Raises:
         TypeError: an option is unknown.
@@ -328,7 +330,7 @@ def unpack_options(
 
 @runtime_checkable
 class HasRun(Protocol):
-    """Any object with a method `run`: checks accept it as a reconstructor."""
+    """Any object with a method `run`. Checks accept such an object as a reconstructor."""
 
     def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct y `(B, K, H', W')`, a measurement of the camera; return cube and history."""
@@ -343,7 +345,7 @@ class Reconstructor(HasRun, Protocol):
 
     @property
     def halo(self) -> int:
-        """Number of lines around a part of a scene that influence its result."""
+        """Number of lines beside a part of a scene that influence the result of the part."""
 
     @property
     def shares_batch(self) -> bool:
@@ -351,4 +353,4 @@ class Reconstructor(HasRun, Protocol):
 
     @property
     def network(self) -> nn.Module | None:
-        """The network that it runs, if any."""
+        """The network that the method runs; None if it runs none."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cassi.prior_protocols import Basis, ComponentPrior
 from cassi.solvers.base import Length, State, norm
-from cassi.solvers.graphs import Runner, begin_graphs, directly
+from cassi.solvers.graphs import Runner, begin_graphs, run_directly
 from cassi.solvers.linear_system import LinearSystem, Rho, SubspaceSystem, is_camera
 
 
@@ -22,20 +22,20 @@ class Components:
     """The state of ADMM: the cube x = F c, and the argument of the prior, t = F a − Aᵀs.
 
     A is the camera, and F makes cubes of components (`Basis.synthesis`). The part of t that is
-    neither in the subspace nor in the range of Aᵀ is not stored. It has no influence on the
-    result: the prior does not see it, and it is zero while the basis stays.
+    neither in the subspace nor in the range of Aᵀ is not stored. This part has no influence
+    on the result: the prior does not see it, and it is zero while the basis stays.
     """
 
     components: Tensor
     """c, `(B, R, H, W)`."""
     argument: Tensor
-    """a, `(B, R, H, W)`."""
+    """a, the components in t, `(B, R, H, W)`."""
     detector_image: Tensor
-    """s, `(B, K, H', W')`."""
+    """s, the detector image in t, `(B, K, H', W')`."""
     argument_residual: Tensor
-    """y − A t."""
+    """y − A t, `(B, K, H', W')`."""
     residual: Tensor
-    """y − A x."""
+    """y − A x, `(B, K, H', W')`."""
     basis: Basis
     """The spectral basis, with F; see `cassi.prior_protocols.Basis`."""
     dtype: torch.dtype
@@ -66,13 +66,13 @@ class Components:
 
     def distance(self, previous: State | Self) -> Length:
         """Return ‖x − x'‖ from the previous state."""
-        # The first state of a run may be that of plain ADMM, which has a cube.
+        # The first state of a run may be a state of plain ADMM, which has a cube.
         if not isinstance(previous, Components):
             return Length(norm(self.x - previous.x))
         return Length(self.change_norms, self.basis.lengths, self.dropped_square)
 
 
-def _norms(components: Tensor) -> Tensor:
+def _compute_norms(components: Tensor) -> Tensor:
     """Return the norm of each component, `(B, R, H, W)` → `(B, R)`."""
     return torch.linalg.vector_norm(components, dim=(2, 3))
 
@@ -80,7 +80,7 @@ def _norms(components: Tensor) -> Tensor:
 def begin_components(
     x: Tensor, y: Tensor, system: LinearSystem, prior: ComponentPrior
 ) -> Components | None:
-    """Return the first state of a cube x, `(B, C, H, W)`; None where x is not finite.
+    """Return the first state of a cube x, `(B, C, H, W)`; None if x is not finite.
 
     K shots determine weak components better than one shot does. So a component is dropped only
     below 1/K² of the energy limit that holds for one shot.
@@ -103,7 +103,7 @@ def begin_components(
         residual=residual,
         basis=basis,
         dtype=x.dtype,
-        run=begin_graphs(y.device) if is_recordable else directly,
+        run=begin_graphs(y.device) if is_recordable else run_directly,
         component_norms=placeholder,
         change_norms=placeholder,
         residual_norm=placeholder,
@@ -120,8 +120,8 @@ def step_components(
     relaxation: float,
 ) -> Components:
     """Fit the measurement, apply the prior, update the multiplier; see `ADMM`."""
-    # Several shots leave few unknowns undetermined. Over-relaxed steps would then oscillate while
-    # the basis, which is found every few iterations, lags behind.
+    # Several shots determine nearly all unknowns. Over-relaxed steps would then oscillate, because
+    # the basis is computed only every few iterations and lags behind.
     step = _Step(y, system, prior, relaxation if y.shape[1] == 1 else 1.0)
     if prior.is_due and (count := prior.drop_zero_components()):
         components, argument = (
@@ -136,9 +136,9 @@ def step_components(
         state.residual,
     )
     basis, dropped_square, memory = state.basis, None, tuple(prior.memory or ())
-    # A prior that keeps more than tensors changes values on the host in each call. A replay of the
-    # graph would skip that.
-    run = directly if prior.memory is None else state.run
+    # A prior that keeps more than tensors changes values on the host in each call. A replayed graph
+    # would skip these changes.
+    run = run_directly if prior.memory is None else state.run
     if not prior.is_due:
         results = run(step.keep_basis, *tensors, *basis.tensors[:2], sigma, rho, *memory)
     else:
@@ -192,16 +192,18 @@ class _Step:
         prior_input = argument - self.system.adjoint_subspace(image, analysis)
         output = self.prior.apply(prior_input, sigma)
         change = output - components
-        return self._results(output, argument, image, argument_residual, synthesis, change)
+        return self._collect_results(output, argument, image, argument_residual, synthesis, change)
 
     def change_basis(self, *values: Any) -> tuple[Tensor, ...]:
-        """Take a step in a new basis, which is found from F a − Aᵀs.
+        """Take a step in a new basis, which is computed from F a − Aᵀs.
 
-        F' Pᵀc is the projection of x = F c onto the directions of the new basis, and
-        ‖x' − x‖² = ‖F' (c' − Pᵀc)‖² + ‖(F − F' Pᵀ) c‖².
+        A prime marks the new basis and its cube; P = Fᵀ G' is the rotation between the bases. F'
+        Pᵀc is the projection of x = F c onto the directions of the new basis, and ‖x' − x‖² = ‖F'
+        (c' − Pᵀc)‖² + ‖(F − F' Pᵀ) c‖².
 
         Returns:
-            The tensors of the new basis, the second term of ‖x' − x‖², then as `keep_basis`.
+            The tensors of the new basis, the second term of ‖x' − x‖², and what `keep_basis`
+            returns.
         """
         components, argument, image, argument_residual, residual = values[:5]
         *basis_tensors, sigma, rho = values[5:12]
@@ -210,15 +212,15 @@ class _Step:
         targets = components, self._solve(argument_residual, residual, rho)
         argument, image = torch._foreach_lerp((argument, image), targets, self.r)
         previous = type(self.prior.basis)(*basis_tensors)
-        # Block means are linear: those of F a − Aᵀs need no cube of F a.
+        # Block means are linear: the means of F a follow from the means of a, without a cube F a.
         means = self.prior.means(self.system.adjoint(image))
         means = _combine(-1, means, 1, previous.synthesis, self.prior.means(argument))
         basis = self.prior.follow(means, previous, *last)
-        self.prior.take(basis)  # a prior around this one may ask for it
+        self.prior.take(basis)  # a wrapper of the prior may read the basis
         rotation = torch.bmm(previous.synthesis.mT, basis.analysis)
         self.prior.turn(rotation)
         argument = make_cube(argument, rotation.mT)
-        # The rotation drops a part of t, so its residual is computed anew.
+        # The rotation drops a part of t, so the residual of t is computed anew.
         argument_residual = self.system.residual_subspace(self.y, argument, basis.synthesis)
         argument_residual = self.system.add_gram_product(argument_residual, image)
         prior_input = argument - self.system.adjoint_subspace(image, basis.analysis)
@@ -229,14 +231,16 @@ class _Step:
         flat = components.flatten(2)
         grams = torch.bmm(outside_basis.mT, outside_basis), torch.bmm(flat, flat.mT)
         dropped_square = torch.bmm(grams[0].flatten(1)[:, None], grams[1].flatten(1)[..., None])
-        results = self._results(output, argument, image, argument_residual, basis.synthesis, change)
+        results = self._collect_results(
+            output, argument, image, argument_residual, basis.synthesis, change
+        )
         return *basis.tensors, dropped_square, *results
 
     def _solve(self, argument_residual: Tensor, residual: Tensor, rho: Rho) -> Tensor:
         """Return z of the data step: (AAᵀ + ρI) z = (y − At) − 2 (y − Ax)."""
         return self.system.gram_solve(torch.add(argument_residual, residual, alpha=-2), rho)
 
-    def _results(
+    def _collect_results(
         self,
         components: Tensor,
         argument: Tensor,
@@ -245,13 +249,15 @@ class _Step:
         synthesis: Tensor,
         change: Tensor,
     ) -> tuple[Tensor, ...]:
+        """Return `_RESULTS`, then the memory of the prior."""
         residual = self.system.residual_subspace(self.y, components, synthesis)
-        norms = _norms(components), _norms(change), norm(residual)
+        norms = _compute_norms(components), _compute_norms(change), norm(residual)
         memory = self.prior.memory or ()
         return components, argument, image, argument_residual, residual, *norms, *memory
 
 
 def _set_memory(prior: ComponentPrior, memory: Sequence[Tensor]) -> None:
+    """Set the memory of a prior, if the prior keeps tensors only."""
     if prior.memory is not None:
         prior.memory = memory
 

@@ -28,13 +28,13 @@ class FISTA(Algorithm[FistaState]):
     """Fast iterative shrinkage-thresholding: a gradient step from z, then the prior.
 
         x⁺ = prior(z + Aᵀ(y − Az)/(L + ρ), σ),   t⁺ = (1 + √(1 + 4t²))/2,
-        z⁺ = x⁺ + (t − 1)/t⁺·(x⁺ − x),           L = ‖A‖², found once by power iteration.
+        z⁺ = x⁺ + (t − 1)/t⁺·(x⁺ − x),           L = ‖A‖², computed once by power iteration.
 
     With prior(v, σ) = argmin ½‖u − v‖² + R(u) the method minimises ½‖Ax − y‖² + (L + ρ)R(x).
 
     Args:
         rho: ρ >= 0, added to L; shortens the gradient step.
-        restart: reset the momentum of a sample where it points uphill.
+        restart: reset the momentum of a sample if the momentum points uphill.
 
     Raises:
         ValueError: `rho` is negative.

@@ -19,8 +19,8 @@ class Function:
 
     Args:
         function: measurement `(B, K, H', W')` and camera → cube `(B, C, H, W)`.
-        halo: number of rows around a part of a scene that influence its result.
-        network: the network that it runs, to count its weights and operations.
+        halo: number of lines beside a part of a scene that influence the result of the part.
+        network: the network inside the function, whose weights and operations are counted.
         iterations: 1.
         shares_batch: whether the result of a sample is independent of the other samples.
     """
@@ -33,11 +33,11 @@ class Function:
 
     @torch.no_grad()
     def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
-        """Reconstruct y; see `Reconstructor.run`. It takes no first cube and no statistics.
+        """Reconstruct y; see `Reconstructor.run`. Only the option `callback` has an effect.
 
         Raises:
             TypeError: the function returns no tensor.
-            ValueError: it returns one of another shape than a cube's.
+            ValueError: the tensor has not the shape of a cube, or a first cube is given.
         """
         _, callback, _, _ = unpack_options(options, "function")
         start = time.perf_counter()
@@ -57,11 +57,11 @@ def one_iteration(
     x: Tensor, y: Tensor, system: LinearSystem, seconds: float, callback: Callback | None
 ) -> Solution:
     """Return a cube as a solution of one iteration, and call the callback with it."""
-    size = y.norm(dtype=torch.float64).clamp_min(torch.finfo(torch.float64).tiny)
-    # A cube of another shape, such as one of more bands, has no measurement by this camera.
+    y_norm = y.norm(dtype=torch.float64).clamp_min(torch.finfo(torch.float64).tiny)
+    # The camera cannot measure a cube of another shape, such as one with more bands.
     residual = float("nan")
     if tuple(x.shape[1:]) == tuple(cast(CameraSystem, system).cube_shape):
-        residual = float((y - system(x)).norm(dtype=torch.float64) / size)
+        residual = float((y - system(x)).norm(dtype=torch.float64) / y_norm)
     iteration = Iteration(index=1, residual=residual, change=1.0, seconds=seconds, sigma=0.0)
     if callback is not None:
         callback(iteration, x)

@@ -61,8 +61,8 @@ class GAP(Algorithm[GapState]):
         x = prior(system.data_step(state.x, state.target, rho), sigma)
         if not self.accelerated:
             return GapState(x, y)
-        # The prior moves x off the target. The residual that it leaves is added to the target, so
-        # the next projection makes up for it.
+        # The prior moves x off the target. The residual of x is added to the target, so the
+        # next projection corrects the move.
         residual = y - system(x)
         return GapState(x, state.target + residual, residual=residual)
 
@@ -71,11 +71,11 @@ class GAP(Algorithm[GapState]):
     ) -> Tensor:
         """Return ½(y − Ax)ᵀ(AAᵀ + ρI)⁻¹(y − Ax) + R(x), per sample: `(B,)`.
 
-        Plain GAP minimises it; accelerated GAP tends to the least R(x) of all solutions of
-        Ax = y, where the first term is zero.
+        Plain GAP minimises this objective. Accelerated GAP approaches the solution of Ax = y with
+        the least R(x), for which the first term is zero.
         """
         # The data step minimises ½‖v − x‖² + ½‖Av − y‖²/ρ, whose minimum is the first term. Without
-        # damping Av = y, and the second summand would be 0/0.
+        # damping Av = y, and ‖Av − y‖²/ρ would be 0/0.
         v = system.data_step(state.x, y, rho)
         distance = half_square(v - state.x)
         if isinstance(rho, int | float) and rho == 0:

@@ -17,42 +17,44 @@ Body = Callable[..., tuple[Tensor, ...]]
 Runner = Callable[..., tuple[Tensor, ...]]
 """(body, *arguments) → the results of the body."""
 
-# Bytes of all arguments of a graph. With more, kernels take longer than the host needs to launch
-# them, so a graph saves no time, while it keeps copies of its arguments and results. 16 snapshots
-# of 256×256 have 160 MB.
+# Largest size of all arguments of a graph, bytes. Kernels on larger arguments take longer than the
+# host needs to launch them. A graph would then save no time, but its buffers would take memory. 16
+# snapshots of 256×256 have 160 MB.
 MAX_ARGUMENT_BYTES = 1 << 28
 
 
-def directly(body: Body, *values: float | Tensor) -> tuple[Tensor, ...]:
+def run_directly(body: Body, *values: float | Tensor) -> tuple[Tensor, ...]:
     """Run a body operation by operation."""
     return body(*values)
 
 
 def begin_graphs(device: torch.device) -> Runner:
-    """Return the runner for the iterations of one run: `Graphs` on a GPU, else `directly`."""
-    return Graphs() if device.type == "cuda" else directly
+    """Return the runner for the iterations of one run: `Graphs` on a GPU, else `run_directly`."""
+    return Graphs() if device.type == "cuda" else run_directly
 
 
 class Graphs:
-    """Runs bodies as CUDA graphs, one for each name of a body and each kind of arguments.
+    """A runner with CUDA graphs: one graph for each body and each kind of arguments.
 
-    A kind is shapes, layouts and dtypes. The first call of a kind runs operation by operation, as a
-    warm-up. The second call records a graph. It and all later calls copy their arguments into
-    the buffers of the graph, launch it, and return copies of its results. Numbers become tensors,
-    so that their values may change. Other tensors that the body uses must keep memory and values.
+    The kind is the arguments' shapes, layouts, dtypes and devices. The first call of a kind runs
+    operation by operation, as a warm-up. The second call records a graph. This and all later calls
+    copy their arguments into the buffers of the graph, launch it, and return copies of its results.
+    Numbers become tensors, so that their values may change. Tensors that the body uses beside its
+    arguments must keep their memory and values.
 
-    A body that cannot be recorded runs operation by operation. A warning says so once.
+    If a body cannot be recorded, this and all later bodies run operation by operation, after one
+    warning.
     """
 
     def __init__(self, cuda: Recorder | None = None) -> None:
         self.cuda = Recorder() if cuda is None else cuda
-        self.works = True
+        self.is_enabled = True
         # None stands for a kind that was run once, without a graph.
         self._graphs: dict[tuple[object, ...], _BufferedGraph | None] = {}
 
     def __call__(self, body: Body, *values: float | Tensor) -> tuple[Tensor, ...]:
-        """Return what the body returns for these tensors and numbers, in memory of their own."""
-        if not self.works or torch.is_grad_enabled():
+        """Return the results of a body for these arguments, in memory of their own."""
+        if not self.is_enabled or torch.is_grad_enabled():
             return body(*values)
         kind = (
             body.__name__,
@@ -66,7 +68,8 @@ class Graphs:
             return graph(values)
         tensors = [value for value in values if isinstance(value, Tensor)]
         dtype, device = tensors[0].dtype, tensors[0].device
-        # A graph can change tensors only. The warm-up gets numbers as tensors too.
+        # Only tensors can change from launch to launch of a graph, so numbers become tensors. The
+        # warm-up gets them in the same form.
         arguments = [
             v if isinstance(v, Tensor) else torch.full((), v, dtype=dtype, device=device)
             for v in values
@@ -80,7 +83,7 @@ class Graphs:
             graph = self._graphs[kind] = _BufferedGraph(self.cuda, body, arguments)
         except RuntimeError as error:
             # torch refuses an operation that a graph cannot hold, such as a read by the host.
-            self.works = False
+            self.is_enabled = False
             reason = str(error).strip().splitlines()[0]
             warnings.warn(
                 f"the iteration runs without a CUDA graph ({reason})", RuntimeWarning, stacklevel=2
@@ -89,24 +92,24 @@ class Graphs:
         return graph(values)
 
 
-class _Memory(threading.local):
-    """A thread's recording streams: for each launching stream one, with its first graph."""
+class _RecordingStreams(threading.local):
+    """The streams on which a thread records, and their first graphs, by the launching stream."""
 
     def __init__(self) -> None:
-        self.recordings: dict[
+        self.by_launching: dict[
             torch.cuda.Stream, tuple[torch.cuda.Stream, torch.cuda.CUDAGraph]
         ] = {}
 
 
-_MEMORY = _Memory()
+_STREAMS = _RecordingStreams()
 
 
 class Recorder:
     """Records graphs as `torch.cuda.graph` does, but keeps the memory of the device.
 
-    `torch.cuda.graph` waits for the device and returns its free memory, so that later operations
+    `torch.cuda.graph` waits for the device and gives its free memory back, so that later operations
     allocate again. Here the graphs of one thread and stream share one memory pool. That is safe:
-    no two of them run at once, and `Graphs` copies their results out of it.
+    no two of these graphs run at once, and `Graphs` copies their results out of the pool.
     """
 
     def CUDAGraph(self) -> torch.cuda.CUDAGraph:
@@ -118,14 +121,14 @@ class Recorder:
         """Record the operations of the `with` block."""
         stream = torch.cuda.current_stream()
         # CUDA does not record on the default stream.
-        side_stream, first_graph = _MEMORY.recordings.get(stream) or (torch.cuda.Stream(), None)
+        side_stream, first_graph = _STREAMS.by_launching.get(stream) or (torch.cuda.Stream(), None)
         with torch.cuda.stream(side_stream):
             graph.capture_begin(pool=None if first_graph is None else first_graph.pool())
             try:
                 yield
             finally:
                 graph.capture_end()
-        _MEMORY.recordings.setdefault(stream, (side_stream, graph))
+        _STREAMS.by_launching.setdefault(stream, (side_stream, graph))
 
 
 class _BufferedGraph:
@@ -139,8 +142,9 @@ class _BufferedGraph:
         self.contents: dict[int, float | tuple[weakref.ref[Tensor], int]] = {}
         with cuda.graph(self.graph):
             self.outputs = list(body(*self.inputs))
-        # Many bodies return some arguments unchanged. These results are the arguments of the call
-        # and need no copy: the dict has the argument's index, or None for a result of its own.
+        # A body may return some arguments unchanged. The caller then gets its own arguments back,
+        # without a copy. The dict has the index of the argument for each result, or None for a
+        # result that the body computes.
         indices = {id(value): index for index, value in enumerate(self.inputs)}
         self.argument_of = {i: indices.get(id(value)) for i, value in enumerate(self.outputs)}
 
@@ -151,7 +155,7 @@ class _BufferedGraph:
                 if self.contents.get(index) != value:
                     self.inputs[index].fill_(value)
                 self.contents[index] = value
-            elif not self._holds(index, value):
+            elif not self._update_content(index, value):
                 stale_indices.append(index)
         _copy([self.inputs[i] for i in stale_indices], [values[i] for i in stale_indices])
         self.graph.replay()
@@ -165,8 +169,8 @@ class _BufferedGraph:
             results[i] if index is None else values[index] for i, index in self.argument_of.items()
         )
 
-    def _holds(self, index: int, value: Tensor) -> bool:
-        """Tell whether a buffer holds a tensor already, and record that it will."""
+    def _update_content(self, index: int, value: Tensor) -> bool:
+        """Record that a buffer gets a tensor; return whether it holds the tensor already."""
         if value.is_inference():  # has no version counter, so it may have changed
             return False
         content = self.contents.get(index)

@@ -20,11 +20,12 @@ from cassi.solvers.linear_system import (
 from cassi.solvers.statistics import Statistics
 
 HELDOUT_SHARE = 0.05
-"""Share of the detector pixels that is held out: enough for an error, too few to change a cube."""
+"""Share of the detector pixels that are held out: more pixels give a more
+reliable error, fewer pixels change the cube less."""
 LINE_SHARE = 1 / 3
-"""Share of a scene's lines that is reconstructed again, in about this share of the time."""
+"""Share of a scene's lines that are reconstructed again, which takes this share of the time."""
 MIN_LINES = 32
-"""Least number of lines that is reconstructed again: networks take no fewer."""
+"""Least number of lines that are reconstructed again, because networks take no fewer."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,9 @@ class HeldOut:
 
     Attributes:
         share: share of the pixels that were held out.
-        error: ‖(y − Ax)_H‖/‖y_H‖, see `HeldOutLines.errors`; of a batch the root mean square.
-        lines: number of lines that were reconstructed to measure it.
+        error: ‖(y − Ax)_H‖/‖y_H‖, see `HeldOutLines.errors`; for a batch, the root mean square
+            over its samples.
+        lines: number of lines that were reconstructed to measure the error.
     """
 
     share: float
@@ -58,7 +60,7 @@ class HeldOutLines:
 
     @cached_property
     def camera(self) -> CameraSystem:
-        """The camera without the held-out pixels: reconstructions use it."""
+        """The camera without the held-out pixels, for reconstructions."""
         return self.system.weighted(bad_pixels=self.heldout)
 
     def errors(self, x: Tensor) -> Tensor:
@@ -66,14 +68,15 @@ class HeldOutLines:
 
             ‖(y − Ax)_H‖ / ‖y_H‖,   0 where the held-out pixels are all zero
 
-        The cubes must come from `camera`, without these pixels. The error compares settings of one
-        method: a cube that fits noise predicts badly. It does not compare methods.
+        The cubes must be reconstructed with `camera`, so without these pixels. The error compares
+        settings of one method, because a cube that fits noise predicts badly. The error does not
+        compare methods.
         """
         return self.errors_of_measurement(self.system(x))
 
     def errors_of_measurement(self, predicted_y: Tensor) -> Tensor:
         """Return the `errors` of cubes, from their predicted measurements A x."""
-        return self._heldout_norm(self._good_y - predicted_y) / self._heldout_size
+        return self._compute_heldout_norm(self._good_y - predicted_y) / self._heldout_y_norm
 
     def weigh(
         self,
@@ -82,29 +85,30 @@ class HeldOutLines:
         prior_weights: Sequence[float],
         trust: float,
     ) -> tuple[Tensor, Tensor]:
-        r"""Return the weights w of the `weighted_mean` x(w) that predicts the held-out pixels best.
+        r"""Return the weights w with which `weighted_mean` x(w) predicts the held-out pixels best.
 
             argmin_w ‖(y − A x(w))_H‖² / ‖(y − A x(v))_H‖² + ‖w − v‖² / t,   Σ w_i = 1
 
-        Where the cubes differ by more than their error at the held-out pixels, these pixels decide.
-        Elsewhere w stays near the prior weights v. The held-out pixels show only a part of the
-        error of a cube: that is why t does not grow with their number.
+        H are the held-out pixels, v the prior weights and t the trust. If the cubes differ by more
+        than their error at these pixels, the pixels decide. Otherwise w stays near v. Held-out
+        pixels show only a part of the error of a cube, so t does not grow with their number.
 
-        The second result says how far from x(w) towards the first cube the best prediction is:
+        The second result p is the position of the best prediction on the line from x(w), p = 0, to
+        the first cube x_1, p = 1:
 
-            argmin_s ‖(y − A(x(w) + s (x_1 − x(w))))_H‖²
+            argmin_p ‖(y − A(x(w) + p (x_1 − x(w))))_H‖²
 
-        Above 1/2 the first cube is the nearer one. Noise of y does not change s on average, because
-        no cube was fitted to these pixels.
+        Above 1/2 the best prediction is nearer to x_1 than to x(w). Noise of y does not change p on
+        average, because no cube was fitted to the held-out pixels.
 
         Args:
             cubes: M cubes `(B, C, H, W)`, all reconstructed without the held-out pixels.
             shares: s of `weighted_mean`, of sum 1.
             prior_weights: v, of sum 1.
-            trust: t > 0; the larger it is, the further w may be from v.
+            trust: t > 0; a larger t lets w be further from v.
 
         Returns:
-            w `(M, B)`, of sum 1, and s `(B,)`.
+            w `(M, B)`, of sum 1, and p `(B,)`.
 
         Source: Breiman, "Stacked regressions", Machine Learning 24, 1996.
         """
@@ -113,32 +117,31 @@ class HeldOutLines:
         def predict(x: Tensor) -> Tensor:  # (B, N), float64
             return torch.where(heldout, self.system(x), 0).flatten(1).double()
 
-        mean = torch.tensor(prior_weights, dtype=torch.float64, device=heldout.device)[:, None]
+        v = torch.tensor(prior_weights, dtype=torch.float64, device=heldout.device)[:, None]
         target = torch.where(heldout, self._good_y, 0).flatten(1).double()
-        residual = target - predict(weighted_mean(cubes, shares, mean))
-        # A x(w) is linear in the means over the bands. The sum of the weights is 1, so the last one
-        # follows from the others, and M − 1 differences from the last cube are fitted.
-        grey_images = [x.mean(1, keepdim=True) for x in cubes]
-        columns = [
-            predict((image - grey_images[-1]).expand_as(cubes[0])) for image in grey_images[:-1]
-        ]
+        residual = target - predict(weighted_mean(cubes, shares, v))
+        # A x(w) is linear in the means over the bands. The sum of the weights is 1, so the last
+        # weight follows from the others, and M − 1 differences from the last cube are fitted.
+        *grey_images, last_image = [x.mean(1, keepdim=True) for x in cubes]
+        columns = [predict((image - last_image).expand_as(cubes[0])) for image in grey_images]
         # (B, M − 1, N)
         design = torch.stack(columns, 1) if columns else residual[:, None][:, :0]
         tiny = torch.finfo(torch.float64).tiny
-        # The equation above, multiplied by ‖(y − A x(v))_H‖²: no division by a small number.
-        level = (residual.square().sum(1) / trust).clamp_min(tiny)
-        norm = (torch.eye(len(columns)) + 1).to(design)  # ‖w − v‖², of all weights but the last
-        gram = design @ design.mT + level[:, None, None] * norm
-        change = torch.linalg.solve_ex(gram, (design @ residual[..., None])[..., 0])[0]
-        residual = residual - (change[:, None] @ design)[:, 0]  # that of x(w)
+        # The minimised sum is multiplied by ‖(y − A x(v))_H‖², to avoid division by a small number.
+        regularization = (residual.square().sum(1) / trust).clamp_min(tiny)
+        # ‖w − v‖² as a quadratic form of all weights but the last.
+        quadratic = (torch.eye(len(columns)) + 1).to(design)
+        gram = design @ design.mT + regularization[:, None, None] * quadratic
+        weight_change = torch.linalg.solve_ex(gram, (design @ residual[..., None])[..., 0])[0]
+        residual = residual - (weight_change[:, None] @ design)[:, 0]  # of x(w)
         direction = predict(cubes[0]) - target + residual  # A (x_1 − x(w))
-        nearest = (direction * residual).sum(1) / direction.square().sum(1).clamp_min(tiny)
-        change = change.T
-        return mean + torch.cat((change, -change.sum(0, keepdim=True))), nearest
+        position = (direction * residual).sum(1) / direction.square().sum(1).clamp_min(tiny)
+        weight_change = weight_change.T
+        return v + torch.cat((weight_change, -weight_change.sum(0, keepdim=True))), position
 
     def error(self, x: Tensor) -> float:
-        """Return the error of a cube, the root mean square of a batch."""
-        return _root_mean_square(self.errors(x))
+        """Return the root mean square of the `errors` of a batch of cubes."""
+        return _combine_errors(self.errors(x))
 
     @cached_property
     def _good_y(self) -> Tensor:
@@ -146,17 +149,18 @@ class HeldOutLines:
         return zero_bad_pixels(self.y, self.system)
 
     @cached_property
-    def _heldout_size(self) -> Tensor:
-        size = self._heldout_norm(self._good_y)
-        return torch.where(size > 0, size, torch.inf)  # dark pixels: the relative error is 0
+    def _heldout_y_norm(self) -> Tensor:
+        y_norm = self._compute_heldout_norm(self._good_y)
+        return torch.where(y_norm > 0, y_norm, torch.inf)  # dark pixels: the relative error is 0
 
-    def _heldout_norm(self, value: Tensor) -> Tensor:
+    def _compute_heldout_norm(self, value: Tensor) -> Tensor:
         """Return the norm of the held-out pixels, `(B,)`, float64."""
         heldout = self.heldout.to(value.device)
         return torch.where(heldout, value, 0).flatten(1).double().norm(dim=1)
 
 
-def _root_mean_square(errors: Tensor) -> float:
+def _combine_errors(errors: Tensor) -> float:
+    """Return the root mean square of the errors of a batch."""
     values = errors.tolist()
     return math.hypot(*values) / math.sqrt(len(values))
 
@@ -197,6 +201,14 @@ def check_share(share: object) -> None:
 def draw_heldout(shape: Sequence[int], share: float = HELDOUT_SHARE, seed: int = 0) -> Tensor:
     """Draw the pixels to hold out, each with the same probability.
 
+    Args:
+        shape: shape of the measurement, `(K, H', W')`.
+        share: probability of each pixel, in (0, 0.5].
+        seed: seed of the random numbers.
+
+    Raises:
+        ValueError: the share is out of range.
+
     Returns:
         bool, `(1, K, H', W')`, on the CPU.
     """
@@ -206,11 +218,11 @@ def draw_heldout(shape: Sequence[int], share: float = HELDOUT_SHARE, seed: int =
 
 
 def draw_good_heldout(y: Tensor, system: LinearSystem, share: float = HELDOUT_SHARE) -> Tensor:
-    """Draw pixels to hold out among the good pixels of a camera, for a choice of a method."""
+    """Draw pixels, some of them good, that a method holds out to choose its own settings."""
     heldout = draw_heldout(y.shape[1:], share).to(y.device)
     good_mask = good_pixels(system)
     # The draw has a fixed seed. A caller that measures the held-out error of the method has drawn
-    # the same pixels and declared them bad, so none of them would be left here.
+    # the same pixels and declared them bad. Another seed then gives other pixels.
     if good_mask is not None and not bool((heldout & good_mask).any()):
         heldout = draw_heldout(y.shape[1:], share, seed=1).to(y.device)
     return heldout
@@ -219,13 +231,13 @@ def draw_good_heldout(y: Tensor, system: LinearSystem, share: float = HELDOUT_SH
 def hold_out(
     y: Tensor, system: CameraSystem, lines: int, share: float = HELDOUT_SHARE
 ) -> HeldOutLines:
-    """Hold out pixels of the brightest lines, for a choice of a method; see `draw_good_heldout`."""
+    """Hold out pixels of the brightest lines; see `draw_good_heldout`."""
     y, system = cut_brightest_lines(zero_bad_pixels(y, system), system, lines)
     return HeldOutLines(y, system, draw_good_heldout(y, system, share))
 
 
 def cut_brightest_lines(y: Tensor, system: CameraSystem, lines: int) -> tuple[Tensor, CameraSystem]:
-    """Cut the brightest lines out of a measurement; all of it where the camera has no parts."""
+    """Return the brightest lines and their camera; all lines if the camera cannot be cut."""
     first, stop = brightest_lines(y, system, lines)
     axis = part_axis(system)
     if axis is None or stop - first == y.shape[axis]:
@@ -255,14 +267,14 @@ def measure_heldout(
 ) -> HeldOut:
     """Reconstruct once more without some pixels, and measure how well the cube predicts them.
 
-    It uses the brightest third of the lines, at least 32. A camera without parts is reconstructed
-    as a whole, which takes as long as the first reconstruction.
+    The brightest third of the lines is used, at least 32 lines. If the camera cannot be cut, all
+    lines are used, which takes as long as the first reconstruction.
 
     Args:
         y: measurement `(B, K, H', W')`.
         system: the camera.
         reconstructor: the method whose error is measured.
-        share: share of the pixels that is held out, in (0, 0.5].
+        share: share of the pixels that are held out, in (0, 0.5].
 
     Raises:
         ValueError: the share is out of range, or no iteration was finite.
@@ -273,8 +285,8 @@ def measure_heldout(
         y, system = cut_brightest_lines(y, system, max(MIN_LINES, int(LINE_SHARE * y.shape[axis])))
     lines = HeldOutLines(y, system, draw_heldout(y.shape[1:], share).to(y.device))
     camera = lines.camera
-    # A network that gets statistics does not search for the mask of this camera again.
+    # A network that gets statistics does not search again for the mask of this camera.
     statistics = Statistics(lambda: [(zero_bad_pixels(y, camera), camera)])
     solution = reconstructor.run(y, camera, statistics=statistics).checked()
-    error = _root_mean_square(lines.errors_of_measurement(solution.measured(system)))
+    error = _combine_errors(lines.errors_of_measurement(solution.measured(system)))
     return HeldOut(float(share), error, y.shape[-2 if axis is None else axis])

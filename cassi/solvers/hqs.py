@@ -18,8 +18,8 @@ class HQS(Algorithm[State]):
 
         v = argmin ½‖Av − y‖² + ρ/2‖v − x‖²,   x ← prior(v, σ)
 
-    It minimises ½‖Av − y‖² + ρ/2‖v − x‖² + ρR(x) over v and x in turn. v and x agree in the limit
-    of a large ρ. So ρ usually grows from iteration to iteration while σ falls.
+    The method minimises ½‖Av − y‖² + ρ/2‖v − x‖² + ρR(x) over v and x in turn. v and x agree in the
+    limit of a large ρ. So ρ usually grows from iteration to iteration while σ falls.
 
     Args:
         rho: ρ > 0; smaller values follow the measurement more closely.

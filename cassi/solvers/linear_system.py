@@ -1,4 +1,4 @@
-"""The protocols of a camera: what solvers call."""
+"""The protocols of a camera: the operators and properties that solvers use."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SubspaceSystem(LinearSystem, Protocol):
     def is_closed(self) -> bool:
         """Whether `gram_solve` has a closed form.
 
-        It then reads no value on the host, and no solve depends on another one.
+        A closed form reads no value on the host, and no solve depends on an earlier solve.
         """
 
     def gram_solve(self, r: Tensor, rho: Rho = 0.0) -> Tensor:
@@ -63,7 +63,7 @@ class CameraSystem(SubspaceSystem, Protocol):
 
     @property
     def part_axis(self) -> int | None:
-        """The axis along which a scene may be cut, -2 or -1; None where it cannot be."""
+        """The axis along which a scene may be cut, -2 or -1; None if it cannot be cut."""
 
     @property
     def good_pixels(self) -> Tensor | None:
@@ -74,10 +74,10 @@ class CameraSystem(SubspaceSystem, Protocol):
         """Whether the camera has a guide of the scene."""
 
     def begin(self) -> LinearSystem:
-        """Return the camera for one run. It may keep the last solve to start the next one from."""
+        """Return the camera for one run. It may start each solve from the result of the last."""
 
     def around_prior(self, prior: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Return the prior of a run; a guided camera wraps it and pulls it towards the guide."""
+        """Return the prior of a run; a guided camera adds a pull towards the guide."""
 
     def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + Aᵀy."""
@@ -98,7 +98,7 @@ class CameraSystem(SubspaceSystem, Protocol):
 
 
 def is_camera(system: LinearSystem) -> TypeGuard[CameraSystem]:
-    """Tell whether a linear system is a `System`, and not one that has operators only."""
+    """Tell whether a linear system is a `CameraSystem`, with parts and bad pixels."""
     return hasattr(system, "weighted")
 
 
@@ -108,7 +108,7 @@ def has_subspace(system: LinearSystem) -> TypeGuard[SubspaceSystem]:
 
 
 def part_axis(system: LinearSystem) -> int | None:
-    """Return the axis along which a scene may be cut, -2 or -1; None where it cannot be."""
+    """Return the axis along which a scene may be cut, -2 or -1; None if it cannot be cut."""
     return system.part_axis if is_camera(system) else None
 
 
@@ -124,7 +124,7 @@ def check_order(function: str, y: object, system: object) -> None:
 
 
 def zero_bad_pixels(y: Tensor, system: LinearSystem) -> Tensor:
-    """Return the measurement without the bad pixels of the camera: they are zero."""
+    """Return the measurement with zeros at the bad pixels of the camera."""
     return system.without_bad_pixels(y) if is_camera(system) else y
 
 
@@ -141,9 +141,9 @@ def damped_inverse(y: Tensor, system: LinearSystem, rho: Rho) -> Tensor:
         system: the camera.
         rho: damping ρ >= 0, a number, `(B,)`, or one per detector pixel, `(1|B, K, H', W')`.
     """
-    return damped_start(y, system, rho) if torch.as_tensor(rho).any() else system.pinv(y)
+    return solve_from_zero(y, system, rho) if torch.as_tensor(rho).any() else system.pinv(y)
 
 
-def damped_start(y: Tensor, system: LinearSystem, rho: Rho) -> Tensor:
-    """Return the `damped_inverse` for ρ > 0, without a read of ρ that a device would wait for."""
+def solve_from_zero(y: Tensor, system: LinearSystem, rho: Rho) -> Tensor:
+    """Return the `damped_inverse` for ρ > 0. The host does not read ρ from the device."""
     return system.data_step(torch.zeros_like(system.adjoint(y)), y, rho)

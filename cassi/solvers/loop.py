@@ -37,8 +37,8 @@ from cassi.solvers.statistics import Statistics
 
 FirstCube = Tensor | Callable[[], Tensor | None] | None
 
-# Iterations from one read of the norms to the next on a GPU: each read makes the host wait. A run
-# that diverges ends with the cube of the last read.
+# On a GPU the host reads the norms once in this many iterations, because it waits for each read. A
+# run that diverges ends with the cube of the last read whose norms are all finite.
 READ_INTERVAL = 32
 
 
@@ -61,22 +61,22 @@ def iterate(
     """Run an algorithm until its iterations are done, a tolerance is met, or a callback stops it.
 
     Args:
-        algorithm: has `init` and `step`.
+        algorithm: an `Algorithm`, with `init` and `step`.
         y: measurement `(B, K, H', W')`.
         system: the camera A.
         prior: the regulariser. A prior with a method `begin` starts with an empty memory.
         iterations: at most this many.
         sigma: schedule of the prior's strength.
-        rho: schedule of ρ of the data step; the algorithm's own ρ if None.
-        x0: first cube `(B, C, H, W)`, or a function that makes it, so that it is not kept in
-            memory; the minimum-norm solution `pinv(y)` if None.
+        rho: schedule of the ρ of the data step; None takes the ρ of the algorithm.
+        x0: first cube `(B, C, H, W)`, or a function that makes it, so that the caller keeps no
+            copy in memory; None takes the minimum-norm solution `pinv(y)`.
         tol: stop when ‖x − x_previous‖ <= tol·‖x‖; 0 never stops early.
         callback: called after every iteration; returning True stops the loop.
         objective: interval in iterations at which the objective is recorded, besides the first
             and the last iteration, see `evaluate_objective`; 0 records none.
-        statistics: of the whole measurement, where y is a part of it.
-        began: `time.perf_counter()` at the start of the run, for the seconds of the history; now if
-            None.
+        statistics: estimates from the whole measurement, if y is a part of it.
+        began: `time.perf_counter()` at the start of the run, for the seconds of the history; None
+            takes the present time.
 
     Returns:
         The last cube whose values are all finite, and statistics of every iteration.
@@ -91,7 +91,7 @@ def iterate(
         algorithm=algorithm,
         y=y,
         system=system,
-        running=begin_system(system),
+        run_system=begin_system(system),
         prior=begin(prior, system),
         iterations=iterations,
         sigma=sigma,
@@ -105,13 +105,13 @@ def iterate(
 
 
 class _Norms:
-    """A queue of the norms of all iterations, which stay on the device until one is needed.
+    """A queue of the norms of all iterations, which stay on the device until a norm is needed.
 
-    A read takes all norms that wait, so that the host waits for a device once.
+    One read takes all norms of the queue, because the host waits for the device at each read.
 
     Attributes:
-        numbers: of each iteration ‖y − Ax‖/‖y‖, ‖x − x_previous‖/‖x‖, and the largest σ of a batch
-            where σ is a tensor.
+        numbers: a row for each iteration: ‖y − Ax‖/‖y‖, ‖x − x_previous‖/‖x‖, and the largest σ of
+            the batch if σ is a tensor.
         is_finite: whether the cube of each iteration is finite.
     """
 
@@ -121,37 +121,37 @@ class _Norms:
         self.numbers: list[list[float]] = []
         self.is_finite: list[bool] = []
 
-    def put(self, misfit: Length, size: Length, distance: Length, sigma: float | Tensor) -> None:
+    def put(self, misfit: Length, x_norm: Length, change: Length, sigma: float | Tensor) -> None:
         """Append ‖y − Ax‖, ‖x‖ and ‖x − x_previous‖ of an iteration, and σ if it is a tensor."""
         strength = [Length(sigma.amax())] if isinstance(sigma, Tensor) else []
-        self.queue.append([misfit, size, distance, *strength])
+        self.queue.append([misfit, x_norm, change, *strength])
 
-    def number(self, iteration: int, column: int) -> float:
-        """Return one of the `numbers` of an iteration, which counts from 0."""
+    def read_number(self, iteration: int, column: int) -> float:
+        """Return a column of the `numbers` of an iteration; iterations count from 0 here."""
         if iteration >= len(self.numbers):
             self.read()
         return self.numbers[iteration][column]
 
     def read(self) -> None:
-        """Read all norms that wait."""
+        """Read all norms of the queue."""
         values = iter(Length.read(list(itertools.chain.from_iterable(self.queue))))
         for lengths in self.queue:
-            misfit, size, distance, *strength = itertools.islice(values, len(lengths))
-            residual, change = _ratio(misfit, self.y_norm), _ratio(distance, size)
-            self.numbers.append([residual, change, *strength])
-            self.is_finite.append(math.isfinite(misfit) and math.isfinite(size))
+            misfit, x_norm, change, *strength = itertools.islice(values, len(lengths))
+            ratios = _divide(misfit, self.y_norm), _divide(change, x_norm)
+            self.numbers.append([*ratios, *strength])
+            self.is_finite.append(math.isfinite(misfit) and math.isfinite(x_norm))
         self.queue = []
 
     def are_finite(self, first: int) -> bool:
-        """Tell whether the cubes of all iterations from one on are finite."""
+        """Tell whether the cubes are finite, from the iteration `first` on."""
         self.read()
         return all(self.is_finite[first:])
 
-    def iteration(
+    def make_iteration(
         self, index: int, seconds: float, sigma: float | Tensor, objective: float | None
     ) -> Iteration:
-        """Return an iteration whose numbers are read when a caller gets them."""
-        columns: list[Any] = [partial(self.number, index - 1, column) for column in range(3)]
+        """Return an iteration whose numbers are read from the device on first access."""
+        columns: list[Any] = [partial(self.read_number, index - 1, column) for column in range(3)]
         strength = columns[2] if isinstance(sigma, Tensor) else sigma
         return _LazyIteration(index, columns[0], columns[1], seconds, strength, objective)
 
@@ -171,7 +171,7 @@ class _LazyField:
 
 
 class _LazyIteration(Iteration):
-    """An iteration whose norms may still wait in `_Norms`."""
+    """An iteration whose norms may still be in the queue of `_Norms`."""
 
     residual: Any = _LazyField()
     change: Any = _LazyField()
@@ -185,8 +185,8 @@ class _Run:
     algorithm: Algorithm
     y: Tensor
     system: LinearSystem
-    running: LinearSystem
-    """The camera of the run, which may start a solve from the result of the last one."""
+    run_system: LinearSystem
+    """The camera of the run, which may start a solve from the result of the last solve."""
     prior: Prior
     iterations: int
     sigma: AnySchedule
@@ -195,23 +195,23 @@ class _Run:
     objective: int
     norms: _Norms
     start: float
-    """`time.perf_counter()` of the start, moved on by the time of callbacks and objectives."""
+    """`time.perf_counter()` at the start, plus the seconds of callbacks and objectives."""
 
     def solve(self, x0: FirstCube, statistics: Statistics | None, tol: float) -> Solution:
-        """Iterate; arguments and result are those of `iterate`."""
-        y, running, count, norms = self.y, self.running, self.iterations, self.norms
-        state = self.algorithm.init(y, running, _first_cube(x0, y, running), statistics)
+        """Run the iterations; see `iterate` for the arguments and the result."""
+        y, run_system, count, norms = self.y, self.run_system, self.iterations, self.norms
+        state = self.algorithm.init(y, run_system, _make_first_cube(x0, y, run_system), statistics)
         interval = 1 if y.device.type == "cpu" else READ_INTERVAL
         # The last state whose norms were read and finite, and the number of its iteration.
         finite_state, n_checked = state, 0
         history, reason = list[Iteration](), "iterations"
         for index in range(count):
             parameters = self.sigma(index, count), self.rho(index, count)
-            next_state = self.algorithm.step(state, y, running, self.prior, *parameters)
+            next_state = self.algorithm.step(state, y, run_system, self.prior, *parameters)
             misfit = next_state.misfit(y, self.system)
-            size, distance = next_state.norm(), next_state.distance(state)
+            x_norm, change = next_state.norm(), next_state.distance(state)
             seconds = time.perf_counter() - self.start
-            norms.put(misfit, size, distance, parameters[0])
+            norms.put(misfit, x_norm, change, parameters[0])
             if index + 1 in (n_checked + interval, count):
                 if not norms.are_finite(n_checked):
                     break
@@ -241,7 +241,7 @@ class _Run:
             objective = evaluate_objective(
                 self.algorithm, self.prior, state, self.y, self.system, sigma, rho
             )
-        record = self.norms.iteration(index, seconds, sigma, objective)
+        record = self.norms.make_iteration(index, seconds, sigma, objective)
         history.append(record)
         x = state.x if self.callback is not None and wants_cube(self.callback, record) else None
         stop = self.callback is not None and bool(self.callback(record, x))
@@ -249,12 +249,13 @@ class _Run:
         return stop
 
 
-def _first_cube(x0: FirstCube, y: Tensor, system: LinearSystem) -> Tensor:
+def _make_first_cube(x0: FirstCube, y: Tensor, system: LinearSystem) -> Tensor:
+    """Return the first cube; see `x0` of `iterate`."""
     x = x0() if callable(x0) else x0
     return system.pinv(y) if x is None else x
 
 
-def _ratio(numerator: float, denominator: float) -> float:
+def _divide(numerator: float, denominator: float) -> float:
     """Return a ratio in which 0/0 is 0: a dark measurement is fitted exactly by a dark cube."""
     if denominator == 0:
         return 0.0 if numerator == 0 else math.inf

@@ -37,7 +37,7 @@ def evaluate_objective(
     """Return the objective that algorithm and prior minimise, summed over the samples.
 
     Returns:
-        The sum; None where the algorithm has none or the prior is no proximal map.
+        The sum; None if the algorithm has no objective or the prior is no proximal map.
     """
     if not is_proximal(prior):
         return None

@@ -26,23 +26,24 @@ def refine(
     visible: float = MIN_VISIBLE_NOISE,
     statistics: Statistics | None = None,
 ) -> Tensor:
-    """Make a cube consistent with the measurement, no closer than the noise.
+    """Make a cube consistent with the measurement, but fit it no closer than the noise.
 
         x ← x + Aᵀ(AAᵀ + ρI)⁻¹(y − Ax)   until   ‖y − Ax‖ ≤ max(residual, noise)·‖y‖
 
-    ρ is the `noise_damping`: without it, noise behind nearly dark pixels of the mask would be
-    amplified. Without noise a step is a projection onto the solutions of Ax = y. The true cube is
-    one of these, so the step never increases the distance to it.
+    ρ is the `noise_damping`. Without this damping, noise behind nearly dark pixels of the mask
+    would be amplified. Without noise a step is a projection onto the solutions of Ax = y. The true
+    cube is one of these solutions, so the step never increases the distance to it.
 
     Args:
         x: cube `(B, C, H, W)`.
         y: measurement `(B, K, H', W')`.
         system: the camera.
-        noise: relative to the root mean square of y, a number or `(B,)`; "auto" estimates it.
-        residual: ‖y − Ax‖/‖y‖ at which the steps stop, where the noise is lower.
+        noise: noise level relative to the root mean square of y, a number or `(B,)`; "auto"
+            estimates it.
+        residual: ‖y − Ax‖/‖y‖ at which the steps stop if the noise is lower.
         iterations: at most this many.
-        visible: noise level, relative, below which all of y is fitted.
-        statistics: of the whole measurement, where y is a part of it.
+        visible: noise level, relative like `noise`, below which all of y is fitted.
+        statistics: estimates from the whole measurement, if y is a part of it.
 
     Returns:
         `(B, C, H, W)`; x itself where ‖y − Ax‖ is small enough already.
@@ -54,21 +55,21 @@ def refine(
     1966, for the stopping rule (discrepancy principle).
     """
     whole_number("iterations", iterations, 1)
-    size = _sample_norms(y).clamp_min(torch.finfo(torch.float64).tiny)
+    y_norms = _compute_norms(y).clamp_min(torch.finfo(torch.float64).tiny)
     level = relative_noise(y, system, noise, statistics)
     rho = noise_damping(y, system, level, statistics)
-    # AAᵀ + ρI must be invertible at pixels that no light reaches too. 1e-5 of the mean of AAᵀ1 is
-    # enough for that, and too little to change the digits of the others.
+    # AAᵀ + ρI must be invertible also at pixels that no light reaches. 1e-5 of the mean of AAᵀ1 is
+    # enough for that, and hardly changes the result at the other pixels.
     rho = rho.clamp_min(1e-5 * system(system.adjoint(torch.ones_like(y))).mean().to(rho))
     target_misfit = torch.where(level < visible, residual, level.clamp_min(residual))
     min_misfit = torch.where(level < visible, 0, level)
-    running = begin_system(system)
+    run_system = begin_system(system)
     for _ in range(iterations):
-        is_consistent = _sample_norms(y - system(x)) / size <= target_misfit
+        is_consistent = _compute_norms(y - system(x)) / y_norms <= target_misfit
         if bool(is_consistent.all()):
             break
-        next_x = limit_to_noise(x, running.data_step(x, y, rho), y, system, min_misfit)
-        # A sample that is consistent stays as it is while others of its batch go on.
+        next_x = limit_to_noise(x, run_system.data_step(x, y, rho), y, system, min_misfit)
+        # A consistent sample does not change any more while other samples of its batch do.
         x = torch.where(is_consistent.view(-1, 1, 1, 1), x, next_x)
     return x
 
@@ -76,32 +77,41 @@ def refine(
 def limit_to_noise(
     x: Tensor, next_x: Tensor, y: Tensor, system: LinearSystem, noise: Tensor
 ) -> Tensor:
-    r"""Move from a cube x towards a cube x', no closer to the measurement than its noise.
+    r"""Move from a cube x towards a cube x', but fit the measurement no closer than its noise.
 
-        x + t (x' − x),   the largest t in [0, 1] with ‖y − A(…)‖ ≥ n ‖y‖
+        x + t (x' − x),   the largest t in [0, 1] with ‖y − A(x + t (x' − x))‖ ≥ n ‖y‖
+
+    Args:
+        x: cube `(B, C, H, W)`.
+        next_x: x', `(B, C, H, W)`.
+        y: measurement `(B, K, H', W')`.
+        system: the camera.
+        noise: n, relative to the root mean square of y, `(B,)`.
 
     Returns:
-        x' if its residual is not below the noise; x if its residual is below it already.
+        `(B, C, H, W)`: x' if ‖y − Ax'‖ is not below the noise; x if ‖y − Ax‖ is below it already.
     """
     with torch.no_grad():
-        t = _step_length(y - system(next_x), y - system(x), y, noise).to(x)
+        t = _compute_step_length(y - system(next_x), y - system(x), y, noise).to(x)
     return torch.where(t < 1, torch.lerp(x, next_x, t), next_x)
 
 
-def _sample_norms(y: Tensor) -> Tensor:
+def _compute_norms(y: Tensor) -> Tensor:
     """Return the norm of each sample, `(B, …)` → `(B,)`, float64, which holds all squares."""
     return torch.linalg.vector_norm(y.flatten(1), dim=1, dtype=torch.float64)
 
 
-def _step_length(next_residual: Tensor, residual: Tensor, y: Tensor, noise: Tensor) -> Tensor:
+def _compute_step_length(
+    next_residual: Tensor, residual: Tensor, y: Tensor, noise: Tensor
+) -> Tensor:
     """Return t of `limit_to_noise`, `(B, 1, 1, 1)`, from the residuals of x' and x."""
-    bound = (noise * _sample_norms(y)).square()
+    bound = (noise * _compute_norms(y)).square()
 
     def inner_product(a: Tensor, b: Tensor) -> Tensor:
         return (a.double() * b.double()).flatten(1).sum(1)
 
-    # ‖r + t (r' − r)‖² = bound is a quadratic equation in t. Its smaller root is where the residual
-    # falls below the noise.
+    # ‖r + t (r' − r)‖² = bound is a quadratic equation in t. At its smaller root the residual falls
+    # below the noise.
     direction = next_residual - residual
     a, b = inner_product(direction, direction), inner_product(residual, direction)
     c = inner_product(residual, residual) - bound

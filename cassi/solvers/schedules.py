@@ -99,7 +99,12 @@ class Linear:
 
 
 def as_schedule(value: float | Schedule) -> Schedule:
-    """Return a schedule as it is, and a number >= 0 as a constant one."""
+    """Return a schedule as it is, and a number >= 0 as a constant schedule.
+
+    Raises:
+        TypeError: the value is neither a number nor a schedule.
+        ValueError: the number is negative.
+    """
     if not callable(value) and not isinstance(value, int | float):
         raise TypeError(f"sigma, rho: expected a number or a schedule, got {value!r}")
     return value if callable(value) else Constant(float(value))
@@ -109,11 +114,11 @@ def as_schedule(value: float | Schedule) -> Schedule:
 class Phases:
     """One schedule after another, each for its own number of iterations.
 
-    After the last count the last value stays. The counts do not depend on the length of the run.
+    After all counts the last value stays. The counts do not depend on the length of the run.
 
     Args:
-        schedules: a list, or a mapping whose names only serve configs.
-        counts: iterations of each, >= 1.
+        schedules: a list, or a mapping whose names serve configs only.
+        counts: number of iterations of each schedule, >= 1.
 
     Raises:
         ValueError: no schedule, another number of counts, or a count below 1.
@@ -139,13 +144,13 @@ class Phases:
 
     def __call__(self, iteration: int, iterations: int) -> float:
         """Return the value at one iteration."""
-        for schedule, count in zip(self._parts(), self.counts, strict=True):
+        for schedule, count in zip(self._list_parts(), self.counts, strict=True):
             if iteration < count:
                 return schedule(iteration, count)
             iteration -= count
         return schedule(count - 1, count)
 
-    def _parts(self) -> list[Schedule]:
+    def _list_parts(self) -> list[Schedule]:
         if isinstance(self.schedules, Mapping):
             return list(self.schedules.values())
         return list(self.schedules)
@@ -167,13 +172,13 @@ class Steps:
 
     def __post_init__(self) -> None:
         """Check the values and the counts."""
-        self._phases()
+        self._make_phases()
 
     def __call__(self, iteration: int, iterations: int) -> float:
         """Return the value at one iteration."""
-        return self._phases()(iteration, iterations)
+        return self._make_phases()(iteration, iterations)
 
-    def _phases(self) -> Phases:
+    def _make_phases(self) -> Phases:
         return Phases([Constant(value) for value in self.values], self.counts)
 
 
@@ -181,10 +186,11 @@ class Steps:
 class Timed:
     """A schedule that reaches its last value at a given time. An object serves one run.
 
-        value = schedule(max(k, n·t/T), n)
+        value = schedule(i, n),   i = max(i_last + 1, ⌊n·t/T⌋), at most n − 1
 
-    k counts the calls. t is the time since the first call, T the time from there to the end. A
-    machine that is too slow for all n iterations takes the same range of values in fewer.
+    i_last is the i of the last call. t is the time since the first call, T the time from the first
+    call to the end. A machine that is too slow for all n iterations goes through the same range of
+    values in fewer iterations.
 
     Args:
         schedule: the schedule of a run of n iterations.
@@ -201,7 +207,7 @@ class Timed:
         """Return the value at one iteration."""
         seconds = time.perf_counter()
         self._start = seconds if self._start is None else self._start
-        # The end may be over at the first call, where the time that is left is 0 or negative.
+        # At the first call the end may have passed, so that the remaining time is 0 or negative.
         fraction = (seconds - self._start) / max(self.ends - self._start, 1e-9)
         self._last_index = iterations - 1
         index = max(self._index + 1, int(min(fraction, 1.0) * iterations))

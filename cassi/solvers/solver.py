@@ -22,15 +22,15 @@ from cassi.solvers.early_stopping import (
     HeldOutMonitor,
     StoppingPoint,
     find_stopping_point,
-    truncated,
+    truncate,
 )
 from cassi.solvers.gap import GAP
 from cassi.solvers.linear_system import (
     CameraSystem,
     LinearSystem,
     check_order,
-    damped_start,
     is_camera,
+    solve_from_zero,
     zero_bad_pixels,
 )
 from cassi.solvers.loop import iterate
@@ -48,14 +48,16 @@ from cassi.solvers.statistics import (
 
 ALGORITHM, SIGMA = GAP(), Geometric(0.4, 0.1)
 HALO = 40
-"""Number of lines around a part of a scene that influence its result."""
+"""Number of lines beside a part of a scene that influence the result of the part.
+
+docs/development/experiments/blocks.md compares numbers of lines."""
 N_LAST = 20
-"""Iterations at the last strength, where the annealing is stopped early."""
+"""Number of iterations at the last strength, after the annealing was stopped early."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Preparation:
-    """One run of a solver: its measurement in signal levels, its schedules and its noise."""
+    """The inputs of one run of a solver: y in signal levels, schedules and noise."""
 
     y: Tensor
     level: Tensor  # (B, 1, 1, 1)
@@ -69,19 +71,19 @@ class _Preparation:
     noise: Tensor | None
     """Noise level of the schedules, relative to the root mean square of y, `(B,)`."""
     min_misfit: Tensor | None
-    """Least ‖y − Ax‖/‖y‖ after the last data step, `(B,)`; None: there is no last data step."""
+    """Least ‖y − Ax‖/‖y‖ after the last data step, `(B,)`; None if there is no last data step."""
     stopping_point: StoppingPoint | None
 
-    def first_cube(self, x0: Tensor | None) -> Tensor | None:
+    def make_first_cube(self, x0: Tensor | None) -> Tensor | None:
         """Return the first cube in signal levels, `(B, C, H, W)`; None for the `pinv` of y."""
         if x0 is not None:
             return x0 / self.level
         if not self.is_damped:
             return None
         # The pseudo-inverse would amplify the noise behind dark pixels of the mask.
-        return damped_start(self.y, self.system, self.rho(0, self.iterations))
+        return solve_from_zero(self.y, self.system, self.rho(0, self.iterations))
 
-    def result(self, x: Tensor) -> Tensor:
+    def make_result(self, x: Tensor) -> Tensor:
         """Return a cube in the unit of the measurement, after the last data step, if any."""
         if self.min_misfit is not None:
             rho = self.rho(self.iterations - 1, self.iterations)
@@ -101,13 +103,14 @@ class Solver:
         algorithm: `GAP`, `ADMM`, ….
         iterations: at most this many.
         sigma: strength of the prior, a number or a schedule, relative to the `signal_level`.
-        rho: ρ of the data step, a number or schedule; the algorithm's own if None.
+        rho: ρ of the data step, a number or schedule; None takes the ρ of the algorithm.
         tol: stop when the relative change of the cube falls to this; 0 never stops early.
-        noise: relative to the root mean square of y, >= 0; ρ rises with it. "auto" estimates it.
-        consistent: end with a data step, for data consistency; no closer than the noise.
+        noise: noise level relative to the root mean square of y, >= 0; "auto" estimates it. ρ
+            rises with the noise.
+        consistent: end with a data step, which fits y no closer than the noise.
         heldout: share in [0, 0.5] of the detector pixels that are held out to stop the annealing
-            early, if the estimate ("auto") finds noise; see `cassi.solvers.early_stopping`. 0:
-            never.
+            early, if `noise="auto"` finds noise; see `cassi.solvers.early_stopping`. 0 never stops
+            early.
 
     Raises:
         TypeError: the prior is not callable, or the algorithm has no `init` and `step`.
@@ -143,20 +146,25 @@ class Solver:
 
     @property
     def shares_batch(self) -> bool:
-        """Whether the result of a sample does not depend on the rest of its batch.
+        """Whether the result of a sample is independent of the other samples of its batch.
 
-        It does with a tolerance or held-out pixels: they stop all samples at the same iteration.
+        A tolerance or held-out pixels stop all samples at the same iteration. The result is then
+        not independent.
         """
         return self.tol == 0 and not (self.heldout > 0 and self.noise == "auto")
 
     @torch.no_grad()
     def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
-        """Reconstruct y; return the cube, in the unit in which A x = y, and the history.
+        """Reconstruct y; return the cube and the history. The cube has the unit in which A x = y.
 
         Args:
             y: measurement `(B, K, H', W')` of the camera.
             system: the camera.
             options: see `Options`.
+
+        Raises:
+            TypeError: y is not a tensor, or an option is unknown.
+            ValueError: y is not a finite `(B, K, H', W')`.
         """
         x0, callback, objective, statistics = unpack_options(options)
         start = time.perf_counter()
@@ -172,15 +180,15 @@ class Solver:
             iterations=preparation.iterations,
             sigma=preparation.sigma,
             rho=preparation.rho,
-            # A function: a cube that is an argument would stay in memory for the whole run.
-            x0=lambda: preparation.first_cube(x0),
+            # A function makes the cube, because an argument stays in memory for the whole run.
+            x0=lambda: preparation.make_first_cube(x0),
             tol=self.tol,
             callback=wrapped_callback,
             objective=objective,
             statistics=preparation.statistics,
             began=start,
         )
-        x = preparation.result(solution.x)
+        x = preparation.make_result(solution.x)
         return Solution(
             x, solution.history, solution.reason, preparation.noise, preparation.stopping_point
         )
@@ -200,7 +208,7 @@ class Solver:
         rho: AnySchedule = base_rho
         count = self.iterations
         adapts_sigma = isinstance(sigma, NoiseDependent)
-        # An estimate costs time, so a run whose parameters do not depend on noise goes without.
+        # An estimate costs time. A run whose parameters do not depend on noise needs none.
         if algorithm.is_damped or adapts_sigma or self.consistent or self.heldout:
             noise = min_misfit = relative_noise(y, system, self.noise, statistics)
         if noise is not None and statistics is not None and may_stop and is_camera(system):
@@ -208,14 +216,15 @@ class Solver:
         if noise is not None and point is not None:
             count = min(count, point.count + N_LAST)
             noise = noise * point.factor
-            # The held-out error bounds the noise from above: a result may fit y as closely.
+            # The held-out error is an upper bound of the noise, so the result may fit y down to
+            # this error.
             min_misfit = torch.minimum(noise, point.error / root_mean_square(good_y))
         if noise is not None and algorithm.is_damped:
             rho = damped_schedule(base_rho, noise, y, system, statistics)
         if noise is not None and isinstance(sigma, NoiseDependent):
             sigma = sigma.for_noise(noise, y, rho(count - 1, count))
         if point is not None:
-            sigma = truncated(sigma, self.iterations, point.count)
+            sigma = truncate(sigma, self.iterations, point.count)
         return _Preparation(
             y=y,
             level=level,
@@ -231,18 +240,18 @@ class Solver:
         )
 
     def _find_stopping_point(self, noise: Tensor, statistics: Statistics) -> StoppingPoint | None:
-        """Return where held-out pixels stop the annealing; None where there is no noise.
+        """Return where held-out pixels stop the annealing; None if there is no noise.
 
-        The result is found once for a measurement: the blocks of a scene stop at the same point.
+        The statistics keep the result, so that all blocks of a scene stop at the same point.
         """
         if not bool((noise > MIN_NOISE).any()):
             return None
 
         def find() -> StoppingPoint:
             y, system = statistics.brightest()
-            camera = cast(CameraSystem, system)  # a part of a camera is one too
-            # One copy to the host for both numbers.
-            level, size = torch.stack((noise.mean(), statistics.size.mean().to(noise))).tolist()
+            camera = cast(CameraSystem, system)  # a camera's parts are cameras
+            means = noise.mean(), statistics.size.mean().to(noise)
+            noise_ratio, y_rms = torch.stack(means).tolist()  # one copy to the host for both
 
             def run(
                 y: Tensor, camera: CameraSystem, monitor: HeldOutMonitor, factor: float
@@ -251,14 +260,14 @@ class Solver:
                 trial = replace(
                     self,
                     iterations=monitor.last,
-                    noise="auto" if factor == 1 else factor * level,
+                    noise="auto" if factor == 1 else factor * noise_ratio,
                     heldout=0,
                     consistent=False,
                 )
                 trial.run(y, camera, callback=monitor, statistics=statistics)
 
             heldout, count = self.heldout, self.iterations
-            return find_stopping_point(y, camera, heldout, count, level * size, run)
+            return find_stopping_point(y, camera, heldout, count, noise_ratio * y_rms, run)
 
         return statistics.remember(self, find)
 

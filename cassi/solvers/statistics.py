@@ -1,4 +1,4 @@
-"""Estimates from a measurement: signal level, noise level, gain and largest eigenvalue."""
+"""Signal level, noise level, gain and largest eigenvalue, and the schedules that noise raises."""
 
 from __future__ import annotations
 
@@ -20,24 +20,27 @@ from cassi.solvers.schedules import AnySchedule, Schedule
 
 T = TypeVar("T")
 Parts = Callable[[], Iterable[tuple[Tensor, LinearSystem]]]
-"""The measurement in parts along one axis, in order, each with the camera of that part."""
+"""A function that returns the parts of a measurement along one axis, each with its camera."""
 
 MIN_NOISE = 0.003
 """Noise below this, relative to the root mean square of y (50 dB), counts as no noise."""
 
-# Largest number of pixels for a quantile, which sorts its values. Of a larger detector every n-th
-# pixel is taken.
+# Largest number of pixels from which a quantile is computed, because a quantile sorts its values. A
+# larger detector is subsampled: every n-th pixel is taken.
 _MAX_SAMPLES = 1 << 20
 
 # The noise level comes from the 2 % of the windows with the least residual: nearly every scene has
-# this many smooth windows. The normal quantile of this share corrects for their selection.
-_WINDOW_SHARE, _QUANTILE = 0.02, 2.054
+# this many smooth windows. The normal quantile of this share corrects for the selection of windows.
+_WINDOW_SHARE, _NORMAL_QUANTILE = 0.02, 2.054
+# Number of bins of windows by brightness. The line of variance over brightness needs two bins or
+# more. With more bins each bin has fewer windows.
 _BRIGHTNESS_BINS = 4
-_N_SPECTRA = 6  # cosines over the bands
+_N_SPECTRA = 6  # smooth spectra of a window: cosines over the bands
 _MIN_WINDOWS = 20  # with fewer windows the noise counts as 0
 
-# Pixels count for the signal level from this share of the largest A1 on. Dark pixels of the grey
-# mask made the level 2 to 4 times too high at 30 dB (docs/development/experiments/pretrained.md).
+# A pixel counts for the signal level if its A1 is above this share of the largest A1. Dark pixels
+# of the grey mask made the level 2 to 4 times too high at 30 dB
+# (docs/development/experiments/pretrained.md).
 _MIN_TRANSMISSION = 0.05
 _MIN_DARK_TRANSMISSION = 1e-3  # for methods that fit dark pixels exactly
 
@@ -46,14 +49,14 @@ _MIN_VECTOR = 1e-3  # keeps the vector of the power iteration positive where the
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Estimates from a measurement for solvers and networks. Each is computed on first use.
+    """Estimates from a measurement for solvers and networks, each computed on first use.
 
     A scene that is reconstructed in parts has one `Statistics` for all of them, so that the parts
     fit together. The parts must be independent; see `System.part_axis`.
 
     Args:
-        parts: returns the parts at every call. Their sizes along the axis are multiples of 16
-            pixels, except the last.
+        parts: a function that returns the parts. The size of each part along the axis is a multiple
+            of 16 pixels. The last part may have any size.
         axis: -2 or -1, the axis along which the measurement is cut.
     """
 
@@ -67,14 +70,15 @@ class Statistics:
         for cached_key, value in self._cache:
             if cached_key is key:
                 return value
-        # Only the last tensor is kept: the frames of a sequence would fill the memory.
+        # Only the last key that is a tensor stays in the cache. Otherwise the frames of a sequence
+        # would fill the memory.
         if isinstance(key, Tensor):
             self._cache[:] = [entry for entry in self._cache if not isinstance(entry[0], Tensor)]
         self._cache.append((key, compute()))
         return self._cache[-1][1]
 
     def estimate(self, *names: str) -> dict[str, Tensor]:
-        """Return estimates by name. Those that are missing are computed now."""
+        """Return estimates by name. Missing estimates are computed now."""
         return {name: getattr(self, name) for name in names}
 
     def take(self, estimates: Mapping[str, Tensor]) -> None:
@@ -101,8 +105,8 @@ class Statistics:
     def for_measurement(self, parts: Parts) -> Statistics:
         """Return the statistics of another measurement with the same camera and the same noise.
 
-        It takes over noise, gain, largest eigenvalue and the results that solvers remember, except
-        those that belong to a tensor. Level and size are computed anew.
+        Noise, gain, largest eigenvalue and the results of `remember` are copied, except results
+        whose key is a tensor. Level and size are computed anew.
         """
         statistics = Statistics(parts, self.axis)
         statistics.take(self.estimate("noise", "gain", "largest_eigenvalue"))
@@ -118,48 +122,50 @@ class Statistics:
     @cached_property
     def level(self) -> Tensor:
         """The signal level `(B, 1, 1, 1)`; see `signal_level`."""
-        return self._level(_MIN_TRANSMISSION)
+        return self._estimate_level(_MIN_TRANSMISSION)
 
     @cached_property
     def dark_level(self) -> Tensor:
-        """The signal level of all but the darkest pixels; see `signal_level`."""
-        return self._level(_MIN_DARK_TRANSMISSION)
+        """The signal level with `dark=True`; see `signal_level`."""
+        return self._estimate_level(_MIN_DARK_TRANSMISSION)
 
-    def _level(self, min_transmission: float) -> Tensor:
-        flats = self._join([_flat_field(y, system) for y, system in self.parts()])
-        return _brightness_level(self._measurement(), flats, min_transmission)
+    def _estimate_level(self, min_transmission: float) -> Tensor:
+        flats = self._join([_measure_ones(y, system) for y, system in self.parts()])
+        return _find_brightness(self._join_measurement(), flats, min_transmission)
 
-    def _measurement(self) -> Tensor:
+    def _join_measurement(self) -> Tensor:
         return self._join([y for y, _ in self.parts()])
 
     def _join(self, parts: list[Tensor]) -> Tensor:
+        """Join parts along the axis of the cut."""
         return parts[0] if len(parts) == 1 else torch.cat(parts, self.axis)
 
     @cached_property
     def size(self) -> Tensor:
         """The root mean square of y, `(B,)`, > 0."""
-        return root_mean_square(self._measurement())
+        return root_mean_square(self._join_measurement())
 
     @cached_property
     def noise(self) -> Tensor:
         """The noise relative to the root mean square of y, `(B,)`; see `noise_level`."""
-        # The windows sum squares in float32, which holds those of a measurement of size 1.
+        # The fit sums squares in float32. y is divided by its size, so the squares stay in
+        # range.
         size = self.size.view(-1, 1, 1, 1)
         parts = [(y / size, system) for y, system in self.parts()]
-        return _noise_of_parts(parts, self.axis, self._measurement().shape)
+        return _estimate_noise(parts, self.axis, self._join_measurement().shape)
 
     @cached_property
     def gain(self) -> Tensor:
         """g, the mean of AAᵀ1 over the detector, `(B,)`; see `noise_damping`."""
         sums, count = [], 0
         for y, system in self.parts():
-            sums.append(_gain_sum(y, system))
+            sums.append(_sum_gain(y, system))
             count += y[0].numel()
         return torch.stack(sums).sum(0) / count
 
     @cached_property
     def largest_eigenvalue(self) -> Tensor:
-        """λ_max(AAᵀ), a scalar, the largest of the parts'; see `largest_eigenvalue`."""
+        """Bound of λ_max(AAᵀ), a scalar, the largest of all parts; see `largest_eigenvalue`."""
         return torch.stack([largest_eigenvalue(y, system) for y, system in self.parts()]).amax()
 
 
@@ -173,19 +179,20 @@ def check_noise(noise: object) -> None:
 def signal_level(
     y: Tensor, system: LinearSystem, statistics: Statistics | None = None, *, dark: bool = False
 ) -> Tensor:
-    """Estimate the brightness of the scene. It makes a solver's parameters independent of units.
+    """Estimate the brightness of the scene, which makes a solver's parameters independent of units.
 
         level = 99.9 % quantile over the detector of |y| / A1
 
     |y| / A1 is the mean radiance of the bands that reach a pixel. Pixels where A1 is below 5 % of
-    its largest value do not count: behind dark parts of a mask, noise is divided by almost nothing.
+    its largest value do not count: behind dark parts of a mask, noise is divided by almost zero.
 
     Args:
         y: measurement `(B, K, H', W')`.
         system: the camera.
-        statistics: of the whole measurement, where y is a part of it.
+        statistics: estimates from the whole measurement, if y is a part of it.
         dark: count pixels where A1 is above 0.1 % of its largest value. A method that fits dark
-            pixels exactly divides their noise by their A1, and its prior has to remove that.
+            pixels exactly divides their noise by their A1, and its prior has to remove this larger
+            noise.
 
     Returns:
         `(B, 1, 1, 1)`, in the unit of the cube; 1 where the measurement is all zero.
@@ -202,7 +209,7 @@ def signal_level(
     if y.ndim != 4:
         raise ValueError(f"y: expected (B, K, H', W'), got shape {tuple(y.shape)}")
     statistics = _as_statistics(y, system, statistics)
-    # Passes of one run ask again for the same y. Each answer would make the host wait for a device.
+    # The passes of one run check the same y. The host waits for a device at each check.
     if not statistics.remember(y, lambda: bool(y.isfinite().all())):
         raise ValueError(
             "y: expected finite values, got NaN or infinity; give such pixels as bad_pixels"
@@ -217,19 +224,20 @@ def _as_statistics(y: Tensor, system: LinearSystem, statistics: Statistics | Non
 def noise_level(y: Tensor, system: LinearSystem, statistics: Statistics | None = None) -> Tensor:
     """Estimate the standard deviation of the noise in a measurement.
 
-    In a smooth window of 16×16 pixels the measurement is a combination of 18 images: six smooth
-    spectra, each with a brightness that is constant, rises downwards, or rises to the right, as the
-    camera measures them. The residual of a fit of these images is noise. Edges and texture make it
-    larger. So the level is that of the best 2 % of the windows, corrected for their selection.
+    In a smooth window of 16×16 pixels, the measurement is a combination of 18 images. Each image is
+    the camera's measurement of one of six smooth spectra, with a brightness that is constant, rises
+    downwards or rises to the right. The residual of a fit of these images is noise. Edges and
+    texture increase the residual. So the noise level comes from the 2 % of the windows with the
+    least residual, corrected for their selection.
 
-    Shot noise grows with brightness. A line of variance over brightness, through the best dark,
-    middle and bright windows, gives the level at the mean brightness of the detector. A scene that
-    is textured everywhere gives a few per cent of noise.
+    Shot noise grows with brightness. So the windows are sorted into bins by brightness, and a line
+    of variance over brightness is laid through the bins. Its value at the mean brightness is the
+    result. A scene that is textured everywhere gives a few per cent of noise.
 
     Args:
         y: measurement `(B, K, H', W')`.
         system: the camera.
-        statistics: of the whole measurement, where y is a part of it.
+        statistics: estimates from the whole measurement, if y is a part of it.
 
     Returns:
         `(B,)`, in the unit of y; 0 where the measurement has fewer than 20 windows.
@@ -243,13 +251,14 @@ def relative_noise(
     noise: Tensor | float | Literal["auto"] = "auto",
     statistics: Statistics | None = None,
 ) -> Tensor:
-    """Return the noise relative to the root mean square of y, `(B,)`: the argument, or an estimate.
+    """Return the noise level relative to the root mean square of y, `(B,)`.
 
     Args:
         y: measurement `(B, K, H', W')`.
         system: the camera.
-        noise: a number or `(B,)`, or "auto" for `noise_level` divided by the root mean square.
-        statistics: of the whole measurement, where y is a part of it.
+        noise: the noise level itself, a number or `(B,)`; or "auto" for an estimate, which is the
+            `noise_level` divided by the root mean square.
+        statistics: estimates from the whole measurement, if y is a part of it.
     """
     if isinstance(noise, str):
         return _as_statistics(y, system, statistics).noise.to(y)
@@ -265,13 +274,13 @@ def noise_damping(
         ρ = 0.46·(n − 0.003)₊^0.63·g,   g = mean of AAᵀ1
 
     The formula is fitted to the best ρ of total nuclear variation at 10, 20, 30 and 40 dB. Half or
-    twice as much costs 0.3 dB. Below 0.3 % of noise (50 dB) there is no damping.
+    twice this ρ costs 0.3 dB. Below 0.3 % of noise (50 dB) there is no damping.
 
     Args:
         y: measurement `(B, K, H', W')`.
         system: the camera.
         noise: n, standard deviation relative to the root mean square of y, `(B,)` or a number.
-        statistics: of the whole measurement, where y is a part of it.
+        statistics: estimates from the whole measurement, if y is a part of it.
 
     Returns:
         ρ >= 0, `(B,)`.
@@ -290,8 +299,15 @@ def damped_schedule(
 ) -> AnySchedule:
     """Raise ρ to at least the `noise_damping` of y.
 
+    Args:
+        rho: schedule of ρ without noise.
+        noise: noise level relative to the root mean square of y; see `relative_noise`.
+        y: measurement `(B, K, H', W')`.
+        system: the camera.
+        statistics: estimates from the whole measurement, if y is a part of it.
+
     Returns:
-        `rho` itself where there is no noise, else a schedule of `(B,)`.
+        `rho` itself if there is no noise, else a schedule with values `(B,)`.
     """
     damping = noise_damping(y, system, relative_noise(y, system, noise, statistics), statistics)
     if not bool(damping.any()):
@@ -304,15 +320,16 @@ def damped_schedule(
 class AboveNoise:
     """A schedule of σ that stays above a share of the noise in the argument of the prior.
 
-        σ >= share·n·s/√ρ,   s the root mean square of y
+        σ >= share·n·s/√ρ,   s the root mean square of y, n the noise relative to s
 
-    The data step weighs ½‖Ax − y‖² against ρ/2‖x − v‖², as for noise of standard deviation ε in y
-    and ε/√ρ in v. A denoiser with a smaller σ leaves noise in the cube. Noise n below 0.3 % counts
-    as none.
+    The data step weighs ½‖Ax − y‖² against ρ/2‖x − v‖². These weights suit noise of standard
+    deviation n·s in y and n·s/√ρ in v. A denoiser with a smaller σ leaves noise in the cube. n
+    below 0.3 % counts as no noise.
 
     Args:
         schedule: σ without noise, in the unit of the cube.
-        share: >= 0; 0.5 for a denoiser whose σ is the standard deviation of the noise.
+        share: least σ as a share of this noise, >= 0; 0.5 suits a denoiser whose σ is the standard
+            deviation of the noise.
 
     Raises:
         ValueError: a negative share.
@@ -335,7 +352,7 @@ class AboveNoise:
         """Return the schedule of σ for a measurement. Its values are numbers, or `(B,)`.
 
         Args:
-            noise: n, relative to the root mean square of y, `(B,)`.
+            noise: n, `(B,)`.
             y: measurement `(B, K, H', W')`.
             rho: ρ of the data step, a number > 0 or `(B,)`.
         """
@@ -358,13 +375,13 @@ def largest_eigenvalue(
 
         λ_max <= max_i (AAᵀv)_i / v_i   for every v > 0
 
-    This holds because no entry of AAᵀ is negative. For v = 1 the bound is exact where AAᵀ is
+    The bound holds because no entry of AAᵀ is negative. For v = 1 the bound is exact where AAᵀ is
     diagonal (one shot). Power iteration tightens it for several shots.
 
     Args:
         y: measurement `(B, K, H', W')`; only its shape, dtype and device count.
         system: the camera.
-        statistics: of the whole measurement, where y is a part of it.
+        statistics: estimates from the whole measurement, if y is a part of it.
         steps: power iterations.
 
     Returns:
@@ -385,13 +402,13 @@ def largest_eigenvalue(
 
 
 @torch.no_grad()
-def _flat_field(y: Tensor, system: LinearSystem) -> Tensor:
-    """Return A1, `(B, K, H, W')`: the measurement of a cube of ones, with y's dtype and device."""
+def _measure_ones(y: Tensor, system: LinearSystem) -> Tensor:
+    """Return A1, `(B, K, H, W')`: the measurement of a cube of ones in the dtype of y."""
     return system(torch.ones_like(system.adjoint(y)))
 
 
 @torch.no_grad()
-def _brightness_level(y: Tensor, flat: Tensor, min_transmission: float) -> Tensor:
+def _find_brightness(y: Tensor, flat: Tensor, min_transmission: float) -> Tensor:
     """Return the 99.9 % quantile of |y| / A1: `(B, K, H, W')` twice → `(B, 1, 1, 1)`."""
     is_bright = flat > flat.amax() * min_transmission
     radiance = torch.where(is_bright, y.abs() / flat, 0).flatten(1).float()
@@ -403,24 +420,27 @@ def _brightness_level(y: Tensor, flat: Tensor, min_transmission: float) -> Tenso
 def upper_quantile(x: Tensor, share: float) -> Tensor:
     """Return the quantile of each row of `(B, N)`, for a share near 1.
 
-    The result is that of torch.quantile, which sorts all values.
+    The result equals torch.quantile, which sorts all values. This function sorts the largest.
     """
     position = share * (x.shape[1] - 1)
-    below = math.floor(position)
-    largest = x.topk(x.shape[1] - below, dim=1).values
-    return torch.lerp(largest[:, -1], largest[:, max(0, largest.shape[1] - 2)], position - below)
+    lower_index = math.floor(position)
+    largest = x.topk(x.shape[1] - lower_index, dim=1).values
+    return torch.lerp(
+        largest[:, -1], largest[:, max(0, largest.shape[1] - 2)], position - lower_index
+    )
 
 
 @torch.no_grad()
-def _gain_sum(y: Tensor, system: LinearSystem) -> Tensor:
-    """Return the sum of AAᵀ1 over the detector, `(B,)`, with y's shape and dtype."""
+def _sum_gain(y: Tensor, system: LinearSystem) -> Tensor:
+    """Return the sum of AAᵀ1 over the detector, `(B,)`; 1 has the shape and dtype of y."""
     return system(system.adjoint(torch.ones_like(y))).flatten(1).sum(1)
 
 
 def unit_of(y: Tensor) -> Tensor:
     """Return the largest power of two up to max |y| of each sample, `(B, …)` → `(B, 1, 1, 1)`.
 
-    In this unit the squares of y stay within float32. A division by it changes no digit.
+    In this unit the squares of y are in the range of float32. A division by a power of two has no
+    rounding error.
     """
     largest = torch.linalg.vector_norm(y.flatten(1), torch.inf, dim=1)
     largest = largest.clamp_min(torch.finfo(y.dtype).tiny)
@@ -430,22 +450,22 @@ def unit_of(y: Tensor) -> Tensor:
 def root_mean_square(y: Tensor) -> Tensor:
     """Return the root mean square of each sample, `(B, …)` → `(B,)`, > 0.
 
-    The squares are float64: those of 1e20 or of 1e-23 are beyond float32.
+    The squares are float64: the squares of 1e20 and of 1e-23 are out of the range of float32.
     """
     length = torch.linalg.vector_norm(y.flatten(1), dim=1, dtype=torch.float64)
     return (length / y[0].numel() ** 0.5).to(y.dtype).clamp_min(torch.finfo(y.dtype).tiny)
 
 
 @torch.no_grad()
-def _noise_of_parts(
+def _estimate_noise(
     parts: Iterable[tuple[Tensor, LinearSystem]], axis: int, shape: Sequence[int]
 ) -> Tensor:
-    """Estimate the noise, `(B,)` in the unit of y, of a measurement in parts along an axis.
+    """Estimate the noise of a measurement in parts along an axis, `(B,)`, in the unit of y.
 
-    `shape` is that of the whole measurement. Squares of y must stay within float32.
+    `shape` is the shape of the whole measurement. Squares of y must be in the range of float32.
     """
     n_rows, n_columns = shape[-2] // SIDE, shape[-1] // SIDE
-    # Every n-th window of the whole detector, so that parts and whole use the same windows.
+    # Every n-th window of the whole detector is used, in parts as well as without parts.
     indices = torch.arange(0, n_rows * n_columns, n_rows * n_columns // WINDOWS + 1)
     windows = torch.stack((indices // max(1, n_columns), indices % max(1, n_columns)), 1)
     variances, means, first = [], [], 0
@@ -456,41 +476,41 @@ def _noise_of_parts(
         part_windows[:, axis] -= first
         first += count
         if len(part_windows):
-            variance, mean = _smooth_variance(y, system, part_windows.to(y.device))
+            variance, mean = _fit_smooth_scenes(y, system, part_windows.to(y.device))
             variances.append(variance)
             means.append(mean)
-    # Windows with many bad pixels are left out, so the fitted ones are counted too.
+    # Windows with many bad pixels are left out, so the fitted windows are counted too.
     if len(indices) < _MIN_WINDOWS or sum(map(len, variances)) < _MIN_WINDOWS:
         return y.new_zeros(len(y))
-    return _noise_at_mean_brightness(torch.cat(variances), torch.cat(means)).to(y.dtype)
+    return _interpolate_noise(torch.cat(variances), torch.cat(means)).to(y.dtype)
 
 
-def _noise_at_mean_brightness(variance: Tensor, brightness: Tensor) -> Tensor:
-    """Fit the variance of the best windows over brightness: `(P, B)` twice → `(B,)` of σ."""
+def _interpolate_noise(variance: Tensor, brightness: Tensor) -> Tensor:
+    """Return σ at the mean brightness from values of windows: `(P, B)` twice → `(B,)`."""
     levels = []
     for v, m in zip(variance.T, brightness.T, strict=True):
         bins = m.argsort().chunk(_BRIGHTNESS_BINS)
         low = torch.stack([v[part].quantile(_WINDOW_SHARE) for part in bins])
         mean = torch.stack([m[part].mean() for part in bins])
-        # The line begins at the darkest bin and has the least slope to any other bin. Texture only
-        # raises a variance, so a bin above the line is textured, and none lies below it.
+        # The line begins at the darkest bin and has the least slope to any other bin, or slope 0.
+        # Texture only increases a variance, so bins above the line are textured.
         slope = (low - low[0])[1:] / (mean - mean[0])[1:].clamp_min(1e-30)
         level = low[0] + slope.min().clamp_min(0) * (mean.mean() - mean[0])
         levels.append(level.clamp_min(0).sqrt())
     return torch.stack(levels)
 
 
-def _image(brightness: Tensor, spectrum: Tensor, system: LinearSystem) -> Tensor:
-    """Return the measurement of a brightness `(B, 1, H, W)` with one spectrum `(C,)`."""
+def _measure(brightness: Tensor, spectrum: Tensor, system: LinearSystem) -> Tensor:
+    """Return the measurement of one spectrum `(C,)` with a brightness `(B, 1, H, W)`."""
     if is_camera(system):
         return system.forward_subspace(brightness, spectrum.view(1, -1, 1))
     return system(spectrum.view(1, -1, 1, 1) * brightness)
 
 
-def _smooth_variance(y: Tensor, system: LinearSystem, windows: Tensor) -> tuple[Tensor, Tensor]:
+def _fit_smooth_scenes(y: Tensor, system: LinearSystem, windows: Tensor) -> tuple[Tensor, Tensor]:
     """Return the residual variance of windows after a fit of smooth scenes.
 
-    `windows` has row and column of each window, counted in windows, `(P, 2)`.
+    `windows` has the row and column of each window in the grid of windows, `(P, 2)`.
 
     Returns:
         The variance, corrected for the selection of the best 2 %, and the mean, `(P, B)` each.
@@ -498,11 +518,11 @@ def _smooth_variance(y: Tensor, system: LinearSystem, windows: Tensor) -> tuple[
     """
     batch, bands, height, width = system.adjoint(y).shape
     maps, spectra = linear_maps(height, width, y), smooth_spectra(bands, _N_SPECTRA, y)
-    images = [_image(m.expand(batch, 1, height, width), s, system) for s in spectra for m in maps]
+    images = [_measure(m.expand(batch, 1, height, width), s, system) for s in spectra for m in maps]
     residual = fit_windows(y, images, windows, good_pixels(system))
     if residual is None:
         return y.new_zeros(0), y.new_zeros(0)
     # The quantile of a χ² variable over its mean (Wilson, Hilferty, 1931).
     spread = 2 / (9 * residual.freedom)
     root = spread.sqrt() if isinstance(spread, Tensor) else math.sqrt(spread)
-    return residual.variance / (1 - spread - _QUANTILE * root) ** 3, residual.mean
+    return residual.variance / (1 - spread - _NORMAL_QUANTILE * root) ** 3, residual.mean

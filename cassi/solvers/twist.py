@@ -28,16 +28,16 @@ class TwistState(State):
 class TwIST(Algorithm[TwistState]):
     """Two-step iterative shrinkage/thresholding: the next cube comes from the last two.
 
-        Γ(x) = prior(x + Aᵀ(y − Ax)/(L + ρ), σ),   L = ‖A‖², found once by power iteration,
+        Γ(x) = prior(x + Aᵀ(y − Ax)/(L + ρ), σ),   L = ‖A‖², computed once by power iteration,
         x_1 = Γ(x_0),   x_{t+1} = (1 − α)x_{t−1} + (α − β)x_t + βΓ(x_t)
 
-    With the eigenvalues of AᵀA/L in [ξ, 1], the fastest linear rate has r = (1 − √ξ)/(1 + √ξ),
-    α = r² + 1, β = 2α/(1 + ξ). Like FISTA it minimises ½‖Ax − y‖² + (L + ρ)R(x), where
+    If the eigenvalues of AᵀA/L are in [ξ, 1], convergence is fastest with r = (1 − √ξ)/(1 + √ξ),
+    α = r² + 1 and β = 2α/(1 + ξ). Like FISTA it minimises ½‖Ax − y‖² + (L + ρ)R(x), where
     prior(v, σ) = argmin ½‖u − v‖² + R(u).
 
     The published safeguard takes the plain step Γ(x_t) if the two-step cube has a larger objective
-    than the last cube. Here it decides for each sample. A denoiser has no objective. With one, the
-    plain step is taken if the two-step move points against Γ(x_t) − x_t.
+    than the last cube. Here the safeguard decides for each sample separately. A denoiser has no
+    objective: the plain step is then taken if the two-step move points against Γ(x_t) − x_t.
 
     Args:
         rho: ρ >= 0, added to L; shortens the gradient step.
@@ -72,26 +72,26 @@ class TwIST(Algorithm[TwistState]):
     ) -> TwistState:
         """Compute Γ(x_t), and combine it with the last two cubes."""
         lipschitz = state.lipschitz + rho
-        x = shrunk = prior(state.x + system.adjoint(state.residual) / lipschitz, sigma)
+        x = shrunk_x = prior(state.x + system.adjoint(state.residual) / lipschitz, sigma)
         if state.previous is not None:
             # Equations 26 and 27; (1 − α)x_{t−1} + (α − β)x_t + βΓ(x_t) written as moves from x_t.
             rate = (1 - math.sqrt(self.least)) / (1 + math.sqrt(self.least))
             beta = 2 * (rate**2 + 1) / (1 + self.least)
-            x = state.x + rate**2 * (state.x - state.previous) + beta * (shrunk - state.x)
+            x = state.x + rate**2 * (state.x - state.previous) + beta * (shrunk_x - state.x)
         residual = y - system(x)
         if self.monotone and state.previous is not None:
             penalty = last_penalty = None
             if is_proximal(prior):
                 penalty, last_penalty = prior.penalty(x, sigma), prior.penalty(state.x, sigma)
             if penalty is None or last_penalty is None:
-                is_worse = inner_product(x - state.x, shrunk - state.x) < 0
+                is_worse = inner_product(x - state.x, shrunk_x - state.x) < 0
             else:
                 # The last objective is evaluated anew, because σ and ρ may have changed since.
                 misfit, last_misfit = half_square(residual), half_square(state.residual)
                 objective = misfit + lipschitz * penalty
                 is_worse = objective > last_misfit + lipschitz * last_penalty
             if is_worse.any():
-                x = torch.where(is_worse.view(-1, 1, 1, 1), shrunk, x)
+                x = torch.where(is_worse.view(-1, 1, 1, 1), shrunk_x, x)
                 residual = y - system(x)
         return TwistState(x, state.x, state.lipschitz, residual=residual)
 

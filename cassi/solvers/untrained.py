@@ -1,4 +1,4 @@
-"""A network that is fitted to the measurement itself."""
+"""An untrained network that is fitted to the measurement, as an algorithm."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class UntrainedState(State):
         mean: Adam's mean of the gradients, `(B, N)`.
         square: Adam's mean of the squared gradients, `(B, N)`.
         loss: the loss of the best cube, `(B,)`.
-        network: the module; it is called with the weights of `parameters`, never with its own.
+        network: the module, which is called with the weights of `parameters`, never with its own.
         code_shape: shape `(c, H, W)` of the code.
         count: number of steps so far.
         seed: the seed of all random numbers.
@@ -48,30 +48,30 @@ class UntrainedState(State):
 
 @dataclass(frozen=True)
 class Untrained(Algorithm[UntrainedState]):
-    r"""Fit an untrained network to the measurement: its form is the prior.
+    r"""Fit an untrained network to the measurement. The architecture of the network is the prior.
 
         min over θ, z of  f·mean|A G_θ(z + n) − y| + s·mean|z|,   x ← prior(G_θ(z + n), σ)
 
     The code z is the input of the network G_θ, with new noise n in every iteration. Weights and
-    code start at random; Adam takes one step an iteration. The result is the cube of the least loss
-    so far. With too many iterations the network fits the noise of the measurement too.
+    code start at random; Adam takes one step per iteration. The result is the cube of the least
+    loss so far. With too many iterations the network fits the noise of the measurement too.
 
-    Every sample of a batch has weights and a code of its own, with the same initial values. A first
-    cube has no influence. All random numbers follow from torch's seed. With a tolerance, a solver
-    stops at the first iteration that is no better.
+    Every sample of a batch has its own weights and its own code, with the same initial values. A
+    first cube has no influence. All random numbers follow from torch's seed. With a tolerance, a
+    solver stops at the first iteration that does not improve the loss.
 
     Args:
         network: makes G for C bands, `network(bands=C)`: a module from a code `(1, c, H, W)` to a
-            cube `(1, C, H, W)`. It has no buffers; its attribute `inputs` is c, and `least` the
-            smallest number of rows and columns that it takes.
+            cube `(1, C, H, W)`. The module has no buffers; its attribute `inputs` is c, and `least`
+            the smallest number of rows and columns that it takes.
         rate: learning rate of Adam, > 0.
         fidelity: f, > 0.
         sparsity: s, >= 0.
         spread: the code is drawn uniformly from [0, spread].
         disturbance: standard deviation of n, >= 0.
         level: signal level to which the measurement is scaled for the network, > 0; f and s are
-            relative to it. The authors' scenes are in [0, 1]. Scaled so, CAVE's training scenes
-            have a median level of 0.52, from 0.29 to 0.87.
+            relative to it. The authors' scenes are in [0, 1]. In this scale CAVE's training
+            scenes have a median level of 0.52, from 0.29 to 0.87.
         precision: "32-true" ("auto" is the same), or "bf16-mixed" for a network that computes in
             bfloat16; weights, code and loss keep their dtype.
 
@@ -103,7 +103,7 @@ class Untrained(Algorithm[UntrainedState]):
                 raise ValueError(f"Untrained {name}: expected a number > 0, got 0")
         for name in ("sparsity", "spread", "disturbance"):
             not_negative(f"Untrained {name}", numbers[name])
-        # "auto" stands for the precision that trained weights were tested in. Here there are none.
+        # "auto" is the precision that trained weights were tested in. There are none here.
         if self.precision == "auto":
             object.__setattr__(self, "precision", "32-true")
         if self.precision not in PRECISIONS:
@@ -153,7 +153,7 @@ class Untrained(Algorithm[UntrainedState]):
             cube = self._generate(state, parameters) / self.level
             residual = y - system(cube)
             loss = self.fidelity * self.level * residual.abs().flatten(1).mean(1)
-            code = parameters[:, -_size(state.code_shape) :]
+            code = parameters[:, -_count_values(state.code_shape) :]
             loss = loss + self.sparsity * code.abs().mean(1)
             (gradient,) = torch.autograd.grad(loss.sum(), parameters)
         loss, cube, residual = loss.detach(), cube.detach(), residual.detach()
@@ -188,13 +188,14 @@ class Untrained(Algorithm[UntrainedState]):
         """Run the network of every sample on its disturbed code: `(B, N)` → `(B, C, H, W)`."""
         own_weights = dict(state.network.named_parameters())
         sizes = [weight.numel() for weight in own_weights.values()]
-        # The noise depends on seed and step alone: a batch, a part and a repetition draw the same.
+        # The noise depends on seed and step alone, so batches, parts and repeated runs draw the
+        # same.
         random = torch.Generator(parameters.device).manual_seed((state.seed + state.count) % 2**63)
         noise = torch.randn(state.code_shape, generator=random, device=parameters.device)
         noise = noise.to(parameters)
         cubes, dtype = [], PRECISIONS[self.precision]
         for sample in parameters:
-            *vectors, code = sample.split([*sizes, _size(state.code_shape)])
+            *vectors, code = sample.split([*sizes, _count_values(state.code_shape)])
             weights = {
                 name: vector.view_as(weight)
                 for (name, weight), vector in zip(own_weights.items(), vectors, strict=True)
@@ -207,5 +208,5 @@ class Untrained(Algorithm[UntrainedState]):
         return torch.cat(cubes)[..., :height, :width]
 
 
-def _size(shape: tuple[int, ...]) -> int:
+def _count_values(shape: tuple[int, ...]) -> int:
     return torch.Size(shape).numel()

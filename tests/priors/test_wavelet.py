@@ -5,13 +5,13 @@ import pytest
 import pywt
 import torch
 
-from cassi.priors.wavelet import _orthogonal_matrix
+from cassi.priors.wavelet import _make_orthogonal_matrix
 
 NAMES = ["haar", "db2", "db3", "sym4", "coif1", "db10"]
 
 
 def matrix(name, n):
-    return _orthogonal_matrix(name, n, torch.float64, torch.device("cpu")).to_dense()
+    return _make_orthogonal_matrix(name, n, torch.float64, torch.device("cpu")).to_dense()
 
 
 @pytest.mark.parametrize("name", NAMES)

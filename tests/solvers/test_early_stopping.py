@@ -65,7 +65,7 @@ def monitored(errors, monkeypatch):
 def test_the_last_strength_that_is_nearly_the_best_is_taken(monkeypatch):
     monitor, ends = monitored([0.3, 0.2, 0.201, 0.21, 0.25], monkeypatch)
     assert ends == [False, False, False, True, True]
-    assert monitor.best_count() == 9
+    assert monitor.find_best_count() == 9
     assert float(monitor.x) == pytest.approx(0.39 / 2)  # of the least error
 
 

@@ -13,7 +13,7 @@ from cassi.methods.automatic import auto
 from cassi.methods.self_supervision import nonlocal_subspace
 from cassi.priors import TV, Compose, Subspace
 from cassi.solvers import ADMM, Geometric, Solver, graphs
-from cassi.solvers.graphs import Graphs, Recorder, directly
+from cassi.solvers.graphs import Graphs, Recorder, run_directly
 from cassi.systems import BlurredCassi
 
 
@@ -81,7 +81,7 @@ def test_graphs_of_a_stream_record_into_the_same_memory(monkeypatch):
 
     pools = []
     first, second, third = (Graph(pools) for _ in range(3))
-    monkeypatch.setattr(graphs, "_MEMORY", graphs._Memory())
+    monkeypatch.setattr(graphs, "_STREAMS", graphs._RecordingStreams())
     monkeypatch.setattr(torch.cuda, "Stream", object)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: "default")
@@ -113,7 +113,7 @@ def test_groups_of_patches_are_found_between_replays(cuda, monkeypatch, refresh)
     for prior in (groups, composed):
         solver = Solver(prior, ADMM(rho=0.05), iterations=36, sigma=0.05, noise=0.01)
         with monkeypatch.context() as context:
-            context.setattr("cassi.solvers.components.begin_graphs", lambda _: directly)
+            context.setattr("cassi.solvers.components.begin_graphs", lambda _: run_directly)
             expected = solver.run(y, system).x
         cuda.graphs.clear()
         assert torch.equal(solver.run(y, system).x, expected)
