@@ -22,11 +22,14 @@ _NUMBER = re.compile(r"([0-9]+)")
 
 @contextmanager
 def read_planes(folder: Path, pages: Sequence[str] | None = None) -> Iterator[Source]:
-    """Read the PNG or the TIFF images of a folder, in the order of the numbers in their names.
+    """Open the PNG or the TIFF images of a folder, in the order of the numbers in their names.
 
-    Names such as `scene_550nm.png` state the wavelengths. Hidden files are left out. ValueError
-    for images of colours or of several pages, of different sizes or types, and for a mixture of
-    PNG and TIFF. `pages` has the names of the images to read, in order; None for all.
+    Names such as `scene_550nm.png` state the wavelengths. Hidden files are left out. `pages` has
+    the names of the images to read, in order; None reads all.
+
+    Raises:
+        ValueError: an image has colours or several pages, images differ in size or type, or PNG and
+            TIFF images are mixed.
     """
     files = _sorted_images(folder) if pages is None else [folder / name for name in pages]
     wavelengths = parse_wavelengths(files)
@@ -83,10 +86,10 @@ def _sorted_images(folder: Path) -> list[Path]:
     files = _find_images(folder)
     if len({_READERS[file.suffix.lower()] for file in files}) > 1:
         raise ValueError("expected a folder of PNG or of TIFF images, one a band and no others")
-    return sorted(files, key=lambda file: _number_key(file.stem))
+    return sorted(files, key=lambda file: _make_sort_key(file.stem))
 
 
-def _number_key(name: str) -> list[tuple[int, str]]:
+def _make_sort_key(name: str) -> list[tuple[int, str]]:
     # Numbers are compared as numbers, so band_2 comes before band_10.
     return [(int(part), "") if part.isdigit() else (0, part) for part in _NUMBER.split(name)]
 
