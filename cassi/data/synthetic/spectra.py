@@ -12,7 +12,7 @@ from cassi.data.simulation import draw_integer
 from cassi.data.wavelengths import resample
 
 Spectra = Callable[[int, int, Generator], Tensor]
-"""Draws the spectra of the materials of a scene, `(count, C)`, not negative, from (count, C)."""
+"""A function (count, C, generator) that draws spectra of materials, `(count, C)`, not negative."""
 OBSERVER = (
     ((1.056, 599.8, 37.9, 31.0), (0.362, 442.0, 16.0, 26.7), (-0.065, 501.1, 20.4, 26.2)),
     ((0.821, 568.8, 46.9, 40.5), (0.286, 530.9, 16.3, 31.1)),
@@ -32,9 +32,9 @@ def smooth_spectra(count: int, bands: int, generator: Generator) -> Tensor:
 
 
 class MeasuredSpectra:
-    """Draws materials with measured reflectances, all under one light: s = l·r + e.
+    """Draws materials with measured reflectances, all under one illuminant: s = l·r + e.
 
-    Each reflectance r is a convex mixture of three measured ones. Half of the lights l are
+    Each reflectance r is a convex mixture of three measured ones. Half of the illuminants l are
     measured, a quarter is white, and a quarter has one to four narrow lines, as lasers have. Some
     materials emit: e is a narrow peak, as in fluorescence.
 
@@ -43,10 +43,11 @@ class MeasuredSpectra:
 
     Args:
         folder: folder of MATLAB files in the form of the Psychtoolbox. Each column of `sur_NAME` is
-            a reflectance, that of `spd_NAME` the power of a light. `S_NAME` has the first
-            wavelength, the step (nm) and the count. Files that do not cover the bands are not used.
+            a reflectance, and each column of `spd_NAME` the power of an illuminant. `S_NAME` has
+            the first wavelength, the step (nm) and the count. Files that do not cover the bands are
+            not used.
         wavelengths: wavelengths of the bands, nm, rising.
-        metamers: probability that a scene has metamers.
+        metamers: probability that a scene has metamers of its materials.
         peaks: probability that a material emits.
 
     Raises:
@@ -74,20 +75,22 @@ class MeasuredSpectra:
         if bands != len(self.nm):
             raise ValueError(f"spectra: expected {len(self.nm)} bands, got {bands}")
         light, reflectances = self.draw_light(generator), self.mix(count, generator)
-        if _uniform(generator) < self.metamers:
+        if _draw_uniform(generator) < self.metamers:
             originals = reflectances[: count - 1 : 2]
             metamers = metamer(originals, self.mix(len(originals), generator), self.nm, light)
-            reflectances[1::2] = torch.lerp(originals, metamers, _uniform(generator))
+            reflectances[1::2] = torch.lerp(originals, metamers, _draw_uniform(generator))
         is_emitting = torch.rand(count, 1, generator=generator) < self.peaks
-        return reflectances * light + is_emitting * 0.7 * self._bells(count, (4.0, 30.0), generator)
+        return reflectances * light + is_emitting * 0.7 * self._draw_bells(
+            count, (4.0, 30.0), generator
+        )
 
     def draw_light(self, generator: Generator) -> Tensor:
-        """Draw the power of a light, `(C,)`, with a maximum of 1."""
+        """Draw the power of an illuminant, `(C,)`, with a maximum of 1."""
         kind = draw_integer(4, generator)
         if kind == 0:
             return torch.ones(len(self.nm))
         if kind == 1:
-            lines = self._bells(1 + draw_integer(4, generator), (3.0, 12.0), generator).sum(0)
+            lines = self._draw_bells(1 + draw_integer(4, generator), (3.0, 12.0), generator).sum(0)
             return lines / lines.amax()
         return self.lights[draw_integer(len(self.lights), generator)]
 
@@ -99,7 +102,7 @@ class MeasuredSpectra:
         shares = shares / shares.sum(1, keepdim=True)
         return torch.einsum("nk,nkc->nc", shares, self.reflectances[sources])
 
-    def _bells(self, count: int, widths: tuple[float, float], generator: Generator) -> Tensor:
+    def _draw_bells(self, count: int, widths: tuple[float, float], generator: Generator) -> Tensor:
         """Draw bell curves `(count, C)`; `widths` is the range of their standard deviation, nm."""
         low, high = self.nm[0], self.nm[-1]
         positions, width_draws, height_draws = torch.rand(3, count, 1, generator=generator)
@@ -110,15 +113,16 @@ class MeasuredSpectra:
 
 
 def metamer(reflectances: Tensor, targets: Tensor, nm: Tensor, light: Tensor) -> Tensor:
-    """Change reflectances without their colours under a light: r' = r + t·(I − A⁺A)(q − r).
+    """Change reflectances but not their colours: r' = r + t·(I − A⁺A)(q − r).
 
-    A = observer · diag(light). The step t is the largest one with r' in [0, 1].
+    A = observer · diag(light) gives the colours under an illuminant. The step t is the largest one
+    with r' in [0, 1].
 
     Args:
         reflectances: r, `(N, C)`, in [0, 1].
         targets: q, `(N, C)`; r changes towards them as far as the colour allows.
         nm: wavelengths of the bands, `(C,)`.
-        light: its power in each band, `(C,)`.
+        light: power of the illuminant in each band, `(C,)`.
 
     Returns:
         r', `(N, C)`.
@@ -149,7 +153,7 @@ def observer(nm: Tensor) -> Tensor:
 
 
 def _read_spectra(folder: Path, kind: str, nm: Tensor) -> Tensor:
-    """Return the spectra of all files of a kind ("sur" or "spd") at wavelengths, `(N, C)`."""
+    """Return the spectra of all files of a kind ("sur" or "spd") at the wavelengths, `(N, C)`."""
     spectra = []
     for path in sorted(folder.glob(f"{kind}_*.mat")):
         name = path.stem.removeprefix(f"{kind}_")
@@ -164,5 +168,5 @@ def _read_spectra(folder: Path, kind: str, nm: Tensor) -> Tensor:
     return torch.cat(spectra)
 
 
-def _uniform(generator: Generator) -> float:
+def _draw_uniform(generator: Generator) -> float:
     return float(torch.rand((), generator=generator))
