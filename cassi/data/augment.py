@@ -85,7 +85,7 @@ class Augment:
 def random_crop(
     scene: Scene, height: int, width: int, augment: Augment, generator: Generator
 ) -> Tensor:
-    """Cut a window at a random position; resample, turn and mirror it as `augment` says.
+    """Cut a window out of a scene at a random position; resize, turn and mirror it by `augment`.
 
     Returns:
         float32 `(C, height, width)`.

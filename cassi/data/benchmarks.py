@@ -62,7 +62,7 @@ class Benchmark:
         measurements: a folder or a list of files; None if measurements are simulated.
         mask: one file for all scenes; a folder with a file for each scene, named like the scene; or
             None if the files of the measurements contain the mask.
-        wavelengths: bands to which cubes are interpolated, nm; None takes those of the files.
+        wavelengths: bands to which cubes are interpolated, nm; None takes the bands of the files.
         names: scenes to take, in this order; None takes all.
         expected: names of all scenes of a published data set. `names` may only contain these, and
             their files must exist. None allows any names.
@@ -149,7 +149,7 @@ class Benchmark:
         return list(self.files)
 
     def load(self, name: str) -> BenchmarkScene:
-        """Read a scene.
+        """Read the scene of this name.
 
         Raises:
             OSError: a file is missing.
@@ -220,7 +220,7 @@ class Benchmark:
         return scene
 
     def _load_measurement(self, path: Path) -> tuple[PreparedFrame, str]:
-        # If there are cubes, `key` names the array in their files, not in those of the
+        # If there are cubes, `key` names the array in their files and not in the files of the
         # measurements.
         key = self.key if self.cubes is None else None
         counts = self.preprocessing.bits is not None

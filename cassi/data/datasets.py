@@ -45,13 +45,12 @@ def load_split(
         split: "train", "validation" or "test".
         wavelengths: bands of the loaded scenes, nm, rising.
         manifest: a manifest, a JSON file with one, or the name of a bundled one, such as "cave".
-        cache: folder for converted copies, created if needed; None makes no copies. Copies are
-            mapped into memory, so several processes share them, and a data set may be larger than
-            the memory. A new copy is made if the file, or an argument that changes the values, has
-            changed.
+        cache: folder for converted copies, created if needed. Copies are mapped into memory, so
+            processes share them, and a data set may be larger than the memory. If a file, or an
+            argument that changes values, has changed, a new copy is made.
         scale: divisor of the values, as for `load_scene`.
         key: name of the array in the files, as for `load_scene`.
-        axes: order of its axes, as for `load_scene`.
+        axes: order of the axes of the array, as for `load_scene`.
         workers: threads that read files.
 
     Returns:
@@ -72,8 +71,7 @@ def load_split(
         paths = list(checked_split.paths)
         if checked_split.unlisted_files:
             names = ", ".join(path.name for path in checked_split.unlisted_files[:5])
-            # This is a warning and not a log message, because Hydra switches logging off in the
-            # commands.
+            # This is no log message, because Hydra switches logging off in the commands.
             warnings.warn(
                 f"{len(checked_split.unlisted_files)} scenes beside the {split} data are not in "
                 f"the manifest and are left out: {names}",
@@ -101,7 +99,7 @@ class TrainingCrops(Dataset[Tensor]):
         size: size of the samples, one number of pixels or (height, width).
         length: number of samples in an epoch.
         seed: seed of all samples.
-        augment: the random variations; by default those of `Augment`.
+        augment: the random variations; by default `Augment()`.
 
     Raises:
         ValueError: no scenes, a scene that is too small, or a length below 1.

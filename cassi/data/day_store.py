@@ -67,7 +67,7 @@ class DayStore:
             frame: `(K, H', W')`; None if the store has no frames.
 
         Raises:
-            ValueError: the cube has another shape than those of the store.
+            ValueError: the cube has another shape than the cubes of the store.
         """
         expected, index = tuple(self.group["cube"].shape[1:]), self.indices[name]
         if cube.shape != expected:
@@ -111,7 +111,7 @@ def prepare_store(
         frame: (K, H', W') of every frame; None if the store keeps no frames.
 
     Raises:
-        ValueError: the existing store is for cubes of another shape or other wavelengths, or the
+        ValueError: the existing store has cubes of another shape or with other wavelengths, or the
             package zarr is missing.
     """
     path.parent.mkdir(parents=True, exist_ok=True)

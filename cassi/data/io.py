@@ -1,7 +1,7 @@
 """Read cubes, masks and measurements from files; write cubes.
 
 `docs/guides/files.md` describes the formats. Nothing in a file is unpickled or run. Every error is
-one line: what was expected, what the file has, and what to do.
+one line, which says what was expected, what the file has, and what to do.
 """
 
 import os

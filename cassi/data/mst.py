@@ -53,9 +53,9 @@ FOLDERS = {
     "KAIST_CVPR2021": Folder(r".+\.mat", ("HSI",), clip=True),
     "TSA_simu_data/Truth": Folder(r".+\.mat", ("img",)),
 }
-"""The folders of cubes in `datasets` of the toolbox."""
-TEST = "TSA_simu_data/Truth"
-"""The folder of the ten scenes that the toolbox validates and tests on."""
+"""The folders of cubes in the folder `datasets` of the toolbox, and how each is read."""
+TEST_FOLDER = "TSA_simu_data/Truth"
+"""The folder with the ten scenes that the toolbox validates and tests on."""
 
 
 class Toolbox:
@@ -90,10 +90,10 @@ class Toolbox:
 
     def __call__(self, split: str) -> list[Scene]:
         """Load the training scenes for "train", and the test scenes for any other split."""
-        names = self.train if split == "train" else (TEST,)
+        names = self.train if split == "train" else (TEST_FOLDER,)
         paths_by_folder = {name: list_scenes(self.root, name) for name in names}
-        if split == "train" and (self.root / TEST).is_dir():
-            test_paths = list_scenes(self.root, TEST)
+        if split == "train" and (self.root / TEST_FOLDER).is_dir():
+            test_paths = list_scenes(self.root, TEST_FOLDER)
             # Checksums of all files would take long. A copy of a test scene has the same size, so
             # only files with the size of a test scene are read.
             sizes = {path.stat().st_size for path in test_paths}
@@ -125,7 +125,7 @@ def list_scenes(root: PathLike, name: str) -> list[Path]:
         ValueError: it has no scenes.
     """
     folder, folder_path = FOLDERS[name], Path(root).expanduser() / name
-    example = "scene01.mat" if name == TEST else "scene1.mat"
+    example = "scene01.mat" if name == TEST_FOLDER else "scene1.mat"
     if not folder_path.is_dir():
         raise FileNotFoundError(
             f"no folder {folder_path}; data.root=DIR is the folder datasets of the MST toolbox, in "
@@ -194,7 +194,7 @@ class SampleDraw:
 
 
 def draw_batch(
-    scenes: int,
+    n_scenes: int,
     rows: int,
     columns: int,
     size: int,
@@ -209,16 +209,19 @@ def draw_batch(
     is never drawn, because `randint(0, rows − size)` excludes its upper bound.
 
     Args:
-        scenes: number of scenes.
+        n_scenes: number of scenes.
         rows: number of rows of every scene.
         columns: number of columns of every scene.
         size: rows and columns of a sample.
         batch_size: B.
         position_random: generator of positions, in place of the toolbox's `numpy.random`.
         turn_random: generator of turns and mirrors, in place of the toolbox's `random`.
+
+    Returns:
+        How to make each of the B samples.
     """
     crops = []
-    for scene in position_random.choice(range(scenes), batch_size // 2):
+    for scene in position_random.choice(range(n_scenes), batch_size // 2):
         top = position_random.randint(0, rows - size)
         crops.append((int(scene), top, position_random.randint(0, columns - size)))
     draws = []
@@ -229,7 +232,7 @@ def draw_batch(
         draws.append(SampleDraw((crop,), turns, flip_columns, flip_rows))
     for _ in range(batch_size - batch_size // 2):
         quarters = []
-        for scene in position_random.randint(0, scenes, 4):
+        for scene in position_random.randint(0, n_scenes, 4):
             top = position_random.randint(0, rows - size // 2)
             quarters.append((int(scene), top, position_random.randint(0, columns - size // 2)))
         draws.append(SampleDraw(tuple(quarters)))
@@ -252,7 +255,7 @@ class ToolboxBatches(Dataset[Tensor]):
     so the samples do not depend on the number of workers or processes.
 
     Args:
-        scenes: scenes of one size, which is larger than that of the samples.
+        scenes: scenes of one size, larger than the samples.
         size: rows and columns of the samples, even.
         length: number of samples in an epoch.
         batch_size: B.

@@ -32,7 +32,7 @@ from cassi.data.formats import arrays, envi, machine_memory, name_errors, tiff
 MB = 1_000_000
 BASE_MB, BYTES_PER_BYTE = 512, 64
 """Limit of memory: 512 MB, and 64 bytes for each byte of the file, because the file may be
-compressed. Larger numbers read files that are compressed more; smaller ones stop a hostile file
+compressed. Larger numbers allow files that are compressed more; smaller numbers stop a hostile file
 earlier."""
 BASE_SECONDS, MB_PER_SECOND = 8, 128
 """Limit of processor time: 8 s, and a second for each 128 MB that the memory limit is above
@@ -124,7 +124,7 @@ def _answer(connection: socket.socket, request: Mapping[str, Any]) -> bool:
                     check_fetched(file, file.read_bytes())
             values, description = CALLS[request["call"]](path, **request["arguments"])
             if values is not None:
-                # Values beyond float32 become infinite; `io` refuses those.
+                # Values beyond float32 become infinite, and `io` refuses infinite values.
                 with np.errstate(over="ignore", invalid="ignore"):
                     values = np.ascontiguousarray(values, np.float32)
         answer: dict[str, object] = {

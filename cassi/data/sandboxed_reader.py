@@ -49,7 +49,7 @@ serve(descriptor)
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "MALLOC_ARENA_MAX"), "1"
 )
-# "::" makes HDF5 load no filter plugins: those are shared libraries, chosen by the file.
+# "::" makes HDF5 load no filter plugins, which are shared libraries that the file chooses.
 _NO_PLUGINS = {"HDF5_PLUGIN_PRELOAD": "::"}
 
 

@@ -98,8 +98,8 @@ class Scene:
 
     def compact(self) -> Scene:
         """Return the scene with a cube of uint16, which takes half the memory of float32."""
-        # uint16 has steps of 1.5e-5, float16 has steps of 4.9e-4 near 1. The sources have 8, 10, 12
-        # or 16 bits, so no measured value is lost.
+        # The sources have 8, 10, 12 or 16 bits. uint16 has steps of 1.5e-5, so no measured value is
+        # lost. float16 would have steps of 4.9e-4 near 1.
         if self.cube.dtype == torch.uint16:
             return self
         levels = self.cube.mul(FULL_SCALE).round_().clamp_(0, FULL_SCALE)
@@ -178,7 +178,7 @@ def find_scenes(
         raise FileNotFoundError(f"no file or folder {root}; expected scenes there")
     tree = root if tree is None else Path(tree).expanduser()
     suffixes = _SCENE_SUFFIXES | {".png"} if frames else _SCENE_SUFFIXES
-    scenes: dict[str, Path] = {}  # by real path: two links may lead to the same scene
+    scenes: dict[str, Path] = {}  # keys are real paths: two links may lead to one scene
     left_out: dict[Path, str] = {}
     visited_folders: set[str] = set()
     pending = [root]
@@ -205,7 +205,8 @@ def find_scenes(
             elif not pages and not headers & {path, path.with_suffix("")}:
                 left_out[path] = _explain_no_scene(path)
     if left_out:
-        # A warning and no log message: Hydra switches logging off in the commands.
+        # This is a warning and not a log message, because Hydra switches logging off in the
+        # commands.
         warnings.warn(f"{root}: {describe_left_out(left_out)}", stacklevel=2)
     return sorted(scenes.values())
 
@@ -251,14 +252,14 @@ def load_scene(
     Args:
         path: a file, or a folder of PNGs in the form of CAVE: 31 pages, 400 nm to 700 nm, 8 or 16
             bits, grey or with equal colour channels.
-        wavelengths: bands of the result, nm, rising; None takes those of the file.
+        wavelengths: bands of the result, nm, rising; None takes the bands of the file.
         scale: divisor of the values. "maximum": the largest value of the scene. "auto": the largest
             value for digital counts (PNG folders, integer images without a stated full scale,
             values beyond 1); other files have values in [0, 1], which are taken as they are. A
             number: a full scale, such as the 65536 by which MST's public training code divides
             `cave_1024_28`; larger values are clipped to 1.
         key: name of the array in the file, if it is not a usual one.
-        axes: order of its axes, such as "HWC", if the file does not state it.
+        axes: order of the axes of the array, such as "HWC", if the file does not state it.
 
     Raises:
         OSError: there is no such file or folder.

@@ -43,12 +43,13 @@ class WhiteNoise:
 
     Args:
         snr_db: signal-to-noise ratio, 10·log10(mean(y²)/σ²), one number, or a range (low, high)
-            from which each sample draws its own.
+            from which a value is drawn for each sample.
         sigma: σ in the unit of y (a cube in [0, 1] gives y up to the number of bands), one number
             or a range.
 
     Raises:
-        ValueError: neither or both of the two are set, or one is neither a number nor a range.
+        ValueError: neither or both arguments are set, or an argument is neither a number nor a
+            range.
     """
 
     def __init__(
@@ -171,11 +172,11 @@ class Simulator:
         key = (step, bands, height, width, x.dtype, x.device)
         if key in self._fixed_systems:
             return self._fixed_systems[key]
-        # The camera of a fixed mask is kept. Validation may make it in inference mode, whose
-        # tensors training could not use, so that mode is switched off.
+        # The camera of a fixed mask is kept. Validation may make it in inference mode, but training
+        # cannot use tensors of inference mode. So that mode is switched off here.
         with torch.inference_mode(False), torch.no_grad():
-            # The camera is made on the CPU and then moved: on a GPU its check of the mask would
-            # wait for all queued kernels.
+            # The camera is made on the CPU and then moved, because on a GPU its check of the mask
+            # would wait for all queued kernels.
             mask = self.masks.draw(batch, height, width, generator).to(x.dtype)
             mask = mask[0] if len(mask) == 1 else mask
             detector = None if self.margin is None else x.shape[self.axis] + self.margin

@@ -24,7 +24,8 @@ _MAX_RECORD_CHARACTERS = 2**26
 # locked or written. Only the message tells them apart: these are words of the second kind, after
 # which the file must not be replaced.
 _ACCESS_ERRORS = ("locked", "unable to open", "readonly", "full", "I/O")
-# How long to wait while another process holds the lock of the file.
+# Longest wait for the lock of the file while another process holds it. A shorter wait may fail on a
+# slow disk.
 _LOCK_TIMEOUT_SECONDS = 60.0
 
 
@@ -185,7 +186,7 @@ class Store:
             with contextlib.closing(
                 sqlite3.connect(uri, timeout=_LOCK_TIMEOUT_SECONDS, isolation_level=None, uri=True)
             ) as connection:
-                # The file may come from somebody else: none of its functions, views or triggers
+                # The file may come from somebody else, so none of its functions, views or triggers
                 # is run.
                 connection.execute("PRAGMA trusted_schema = OFF")
                 connection.execute("PRAGMA cell_size_check = ON")

@@ -56,10 +56,10 @@ def _to_array(values: object) -> np.ndarray:
 
 
 def to_nanometres(values: object, unit: str = "") -> np.ndarray:
-    """Return wavelengths in nm, float64 `(C,)`, of numbers or texts; empty if they are no lengths.
+    """Convert numbers or texts to wavelengths in nm, float64 `(C,)`; empty if they are no lengths.
 
-    Without a known unit, numbers below 1e-3 are metres, those below 10 micrometres, and all others
-    nanometres.
+    If the unit is not known, numbers below 1e-3 are taken for metres, other numbers below 10 for
+    micrometres, and all others for nanometres.
     """
     nm = as_numbers(values)
     if not nm.size or not np.isfinite(nm).all() or nm.min() <= 0:
@@ -88,13 +88,14 @@ def to_nanometres(values: object, unit: str = "") -> np.ndarray:
 # the bands of a camera are much wider.
 _TOLERANCE_NM = 1e-3
 
-LENGTHS = (15.0, 20.0, 30.0, 45.0, 65.0, 100.0, 150.0, 220.0)
+CORRELATION_LENGTHS_NM = (15.0, 20.0, 30.0, 45.0, 65.0, 100.0, 150.0, 220.0)
 """Candidates (nm) for the correlation length of spectra. `interpolate_spectra` takes the one that
 predicts bands best from the other bands."""
 # Prior variance of the mean of a spectrum, relative to the variance of its changes. It is large
 # because the mean is not known, so the prior must not pull it towards 0.
 _MEAN_VARIANCE = 100.0
-# Added to the diagonal of the covariance, so that its inverse is accurate for close bands.
+# This number is added to the diagonal of the covariance, so that its inverse is accurate for close
+# bands. A larger number smooths the interpolation.
 _JITTER = 1e-6
 # With fewer bands there are too few inner bands to choose a length by. Then the length is
 # `_FALLBACK_LENGTH_RATIO` times the range of the bands, which makes the interpolation smooth.
@@ -120,8 +121,8 @@ def resample(cube: Tensor, source_nm: Sequence[float], target_nm: Sequence[float
 
     Raises:
         TypeError: the cube is not a floating tensor.
-        ValueError: wavelengths do not fit the cube or do not rise, the source has fewer than two
-            bands, or target bands lie outside its range, because nothing is extrapolated.
+        ValueError: wavelengths do not fit the cube, do not rise or would be extrapolated, or the
+            cube has fewer than two bands.
 
     >>> resample(torch.tensor([1.0, 3.0]).view(2, 1, 1), [400, 500], [425, 500]).flatten()
     tensor([1.5000, 3.0000])
@@ -146,11 +147,11 @@ def interpolate_spectra(
         x(λ) = kᵀ K⁻¹ x,  σ²(λ) = (kᵀ K⁻¹ σ)² + s² (k(λ, λ) − kᵀ K⁻¹ k)
 
     K is the covariance of the bands, and k the covariance of λ with the bands. Both are Matérn 5/2
-    plus the variance of an unknown mean. The correlation length is the one of `LENGTHS` with which
-    all bands of the cube are best predicted, each from the other bands. At every pixel, s² is the
-    mean of the squared errors of these predictions, each divided by its expected value. With five
-    bands or more, the first and the last are not predicted, because they could only be
-    extrapolated. A target band that the cube has is copied, with its σ.
+    plus the variance of an unknown mean. The correlation length is the one of
+    `CORRELATION_LENGTHS_NM` by which bands are predicted best, each from the other bands. At every
+    pixel, s² is the mean of the squared errors of these predictions, each divided by its expected
+    value. With five bands or more, the first and the last are not predicted, because they could
+    only be extrapolated. A target band that the cube has is copied, with its σ.
 
     Args:
         cube: `(C, H, W)`, floating.
@@ -163,9 +164,8 @@ def interpolate_spectra(
 
     Raises:
         TypeError: the cube is not a floating tensor.
-        ValueError: wavelengths do not fit the cube or do not rise, the cube has fewer than two
-            bands, or target wavelengths lie outside the range of the bands, because nothing is
-            extrapolated.
+        ValueError: wavelengths do not fit the cube, do not rise or would be extrapolated, or the
+            cube has fewer than two bands.
 
     Source: Rasmussen, Williams, "Gaussian processes for machine learning", 2006, equations 2.25 and
     2.26, and 5.12 for the errors of bands that are left out.
@@ -179,8 +179,6 @@ def interpolate_spectra(
         return cube.clone(), None if std is None else std.clone()
     nm = torch.as_tensor(wavelengths, dtype=torch.float64)
     targets = torch.as_tensor(target_nm, dtype=torch.float64)
-    # The first and the last band can only be extrapolated from the others, so their errors do not
-    # count.
     scored_bands = slice(1, -1) if len(nm) >= _MIN_BANDS_TO_FIT else slice(None)
     length, inverse = _find_length(cube, nm, scored_bands)
     weights = _compute_covariance(targets, nm, length) @ inverse
@@ -306,7 +304,7 @@ def _compute_error_variance(
 def _find_length(cube: Tensor, nm: Tensor, scored_bands: slice) -> tuple[float, Tensor]:
     """Return the length that predicts bands best from the others, and its K⁻¹."""
     lengths = (
-        LENGTHS
+        CORRELATION_LENGTHS_NM
         if len(nm) >= _MIN_BANDS_TO_FIT
         else (_FALLBACK_LENGTH_RATIO * float(nm[-1] - nm[0]),)
     )

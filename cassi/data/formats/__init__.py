@@ -25,7 +25,7 @@ class Source:
     Attributes:
         shapes: Shape of every numeric array by name; the name is "" if the format has no names.
         read: Function that returns one of these arrays by name.
-        other_items: Items that are no numeric arrays: what they are ("a cell array") by name.
+        other_items: Kind of each item that is no numeric array, such as "a cell array", by name.
         axes: Axis order stated by the file itself, by array name, for example "CHW".
         units: Units of arrays, where the file states them.
         wavelengths: Wavelengths and their unit stated outside the arrays (headers, attributes).
@@ -59,7 +59,7 @@ def name_errors(beginning: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Some libraries put parts of the file into their messages, so those are cut.
+        # Some libraries put parts of the file into their messages, so messages are cut.
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ValueError(f"{beginning}: {reason}") from error
 

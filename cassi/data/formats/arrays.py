@@ -135,8 +135,8 @@ def _describe_missing(source: Source, count: int) -> str:
 def _read_wavelengths(source: Source, bands: int) -> tuple[list[float], str] | None:
     """Return the wavelengths of an array or of the header, and their unit; None if there are none.
 
-    The caller compares their number with that of the bands. A list that is longer than the limit is
-    cut to one more than the limit.
+    The caller compares their number with the number of bands. A list that is longer than
+    `_MAX_WAVELENGTHS` is cut to one more than this limit.
     """
     values: object
     key, unit = find_wavelengths(source, bands)

@@ -1,4 +1,4 @@
-"""Read HDF5 files, also those of netCDF 4 and MATLAB 7.3; write HDF5 and netCDF 4."""
+"""Read HDF5 files, also of netCDF 4 and MATLAB 7.3; write HDF5 and netCDF 4."""
 
 import math
 from collections.abc import Iterator, Mapping

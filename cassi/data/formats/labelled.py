@@ -53,7 +53,7 @@ def unpack(values: np.ndarray, attributes: Mapping[str, object], axes: str = "")
     Args:
         values: the stored array.
         attributes: attributes of the array by their CF names.
-        axes: letters of its axes, such as "CHW"; "" if they are unknown.
+        axes: letters of the axes of the array, such as "CHW"; "" if they are unknown.
 
     Raises:
         ValueError: the length of an attribute does not fit the array.

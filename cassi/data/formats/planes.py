@@ -33,13 +33,17 @@ def read_planes(folder: Path, pages: Sequence[str] | None = None) -> Iterator[So
     """
     files = _sorted_images(folder) if pages is None else [folder / name for name in pages]
     wavelengths = parse_wavelengths(files)
-    _, shape, first = _read_plane(files[0])
+    _, shape, first_source = _read_plane(files[0])
 
     def read(_: str) -> np.ndarray:
         planes: list[np.ndarray] = []
         for file in files:
             plane, size, source = _read_plane(file)
-            is_alike = (size, source.scale, source.missing) == (shape, first.scale, first.missing)
+            is_alike = (size, source.scale, source.missing) == (
+                shape,
+                first_source.scale,
+                first_source.missing,
+            )
             if not is_alike or plane.dtype != (planes or [plane])[0].dtype:
                 raise ValueError(
                     f"expected images alike, got {shape} in {files[0].name} and {size} in "
@@ -53,9 +57,9 @@ def read_planes(folder: Path, pages: Sequence[str] | None = None) -> Iterator[So
         read,
         axes={"": "CHW"},
         wavelengths=None if wavelengths is None else (wavelengths, "nm"),
-        scale=first.scale,
-        image=first.image,
-        missing=first.missing,
+        scale=first_source.scale,
+        image=first_source.image,
+        missing=first_source.missing,
     )
 
 

@@ -17,7 +17,7 @@ class Role:
         ndims: Allowed numbers of axes.
         axes: Letters of the axes of an array with three axes. If a file does not state the order, H
             comes before W, and the first letter may be at any position.
-        keys: Names of such arrays in published files, preferred ones first, in lower case.
+        keys: Names of such arrays in published files, in lower case, preferred names first.
     """
 
     name: str
@@ -38,7 +38,7 @@ ROLES = {
     "measurement": Role("measurement", (2, 3), "KHW", tuple(_MEASUREMENT_KEYS.split())),
     "guide": Role("guide", (2, 3), "CHW", ("guide", "rgb", "pan")),
 }
-# Names of several roles or of other arrays, so they do not tell what an array is.
+# Arrays of several roles, and other arrays, have these names. So the names do not tell the role.
 _AMBIGUOUS_KEYS = {"x", "y", "data", "ref", "result", "code"}
 WAVELENGTH_NAMES = (
     *("wavelengths_nm", "wavelengths", "wavelength", "wavelengths_um", "bands_nm"),
@@ -57,7 +57,7 @@ def choose_array(
         source: the open file.
         role: what the array is read as.
         key: the user's choice of the array, if any.
-        axes: the user's order of its axes, if any.
+        axes: the user's order of the axes of the array, if any.
         bands: the number of bands, if known.
 
     Returns:
@@ -165,7 +165,7 @@ def _find_axes(
     expected_letters = {2: "HW", 3: role.axes, 4: "KCHW"}[ndim]
     if axes is not None:
         letters = axes.upper()
-        # The three axes of a mask may also be shots; those of a measurement are never bands.
+        # A mask with three axes may have shots instead of bands. A measurement never has bands.
         if role.name == "mask" and ndim == 3:
             expected_letters = expected_letters if "C" in letters else "KHW"
         elif role.name == "measurement":

@@ -56,9 +56,9 @@ def read_tiff(path: Path) -> Iterator[Source]:
     logger.addHandler(_RAISE_LOGGED_ERRORS)
     try:
         with open_tiff(path) as tiff:
-            first, count = tiff.pages.first, len(tiff.series)
+            first_page, count = tiff.pages.first, len(tiff.series)
             series = {str(i) if count > 1 else "": item for i, item in enumerate(tiff.series)}
-            bits = _count_packed_bits(first)
+            bits = _count_packed_bits(first_page)
             for item in series.values():
                 _check_complete(item)
 
@@ -70,7 +70,7 @@ def read_tiff(path: Path) -> Iterator[Source]:
 
             # An OME-TIFF of one page is a cube of one band. tifffile gives it two axes, so the axis
             # of the bands is added.
-            has_xml = first.description.lstrip()[:1] == "<"
+            has_xml = first_page.description.lstrip()[:1] == "<"
             is_single_plane = len(tiff.pages) == 1 and count == 1 and series[""].ndim == 2
             band_axis: tuple[int, ...] = (1,) if has_xml and is_single_plane else ()
             shapes, axes = {}, {}
@@ -78,8 +78,8 @@ def read_tiff(path: Path) -> Iterator[Source]:
                 shape = item.shape[:-1] if _has_opacity(item) else item.shape
                 shapes[name] = band_axis + tuple(shape)
                 axes[name] = "C" * len(band_axis) + _find_axes(item)
-            is_integer = first.dtype is not None and first.dtype.kind in "iu"
-            full_scale = _read_json(first.description).get(
+            is_integer = first_page.dtype is not None and first_page.dtype.kind in "iu"
+            full_scale = _read_json(first_page.description).get(
                 "full_scale", 2**bits - 1 if bits else None
             )
             scale = None
@@ -89,10 +89,10 @@ def read_tiff(path: Path) -> Iterator[Source]:
                 shapes,
                 read,
                 axes=axes,
-                wavelengths=stated_wavelengths(first.description),
+                wavelengths=stated_wavelengths(first_page.description),
                 scale=scale,
                 image=True,
-                missing=_read_no_data(first),
+                missing=_read_no_data(first_page),
             )
     finally:
         logger.removeHandler(_RAISE_LOGGED_ERRORS)

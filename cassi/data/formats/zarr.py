@@ -140,7 +140,9 @@ def read_zarr(path: Path) -> Iterator[Source]:
         )
         return
     if importlib.util.find_spec("zarr") is None:
-        raise ValueError("reading this store needs the package zarr: pip install 'cassi[xarray]'")
+        raise ValueError(
+            "the package zarr is needed to read this store: pip install 'cassi[xarray]'"
+        )
     import zarr
 
     with warnings.catch_warnings():

@@ -101,10 +101,10 @@ class Preprocessing:
     them out. Files are read once, when the object is made. Several frames in one file are averaged.
 
     Args:
-        bits: bits of the sensor's converter. Frames are then counts from 0 to 2^bits − 1, also
-            those of image files, and `dark` and `saturation` are counts. None: integers of an image
-            file are fractions of the largest value of their type; all other numbers are taken as
-            they are.
+        bits: bits of the sensor's converter. Frames are then counts from 0 to 2^bits − 1, also if
+            they come from image files, and `dark` and `saturation` are counts. None: integers of an
+            image file are divided by the largest value of their type; all other numbers are taken
+            as they are.
         dark: dark level in the unit of the frame; or the file of a frame that was taken in the dark
             with the same exposure. "auto" estimates the level from the edges, see `edge_level`.
         flat: file of a frame of the bare sensor (no mask, no scene) under even light. The dark
@@ -142,8 +142,8 @@ class Preprocessing:
         check_values(self, _RULES)
         if self.bits is not None:
             whole_number("bits", self.bits, 1, 24)
-        if len(self._list_thresholds()) > 1:
-            raise ValueError(f"bad_pixels: expected one threshold, got {self._list_thresholds()}")
+        if len(self._thresholds) > 1:
+            raise ValueError(f"bad_pixels: expected one threshold, got {self._thresholds}")
         sources = [("dark", self.dark), ("flat", self.flat)]
         for name, source in [
             *sources,
@@ -191,11 +191,9 @@ class Preprocessing:
         # Subtraction and division have put values of the dark frame and the flat field into the
         # repaired pixels, so these are repaired again.
         y = _repair_images(y, left_out)
-        if hot_pixels is None and self._list_thresholds():
+        if hot_pixels is None and self._thresholds:
             images = y.flatten(0, 1)
-            hot_in_images = [
-                find_hot_in_snapshot(image, *self._list_thresholds()) for image in images
-            ]
+            hot_in_images = [find_hot_in_snapshot(image, *self._thresholds) for image in images]
             hot_pixels = torch.stack(hot_in_images).any(0)
             y, left_out = _repair_images(y, hot_pixels & ~known_bad), left_out | hot_pixels
         n_hot = None if hot_pixels is None else self._count_hot_pixels(hot_pixels & ~listed_pixels)
@@ -243,7 +241,8 @@ class Preprocessing:
                 is_bad[item[0], item[1]] = True
         return is_bad
 
-    def _list_thresholds(self) -> list[float]:
+    @property
+    def _thresholds(self) -> list[float]:
         return [float(item) for item in _list_bad_pixels(self.bad_pixels) if is_number(item)]
 
     def _check_size(self, frame: Tensor) -> None:
@@ -409,22 +408,22 @@ class Preprocessing:
         if "flat" in self._files:
             smooth_frames["flat"] = self._subtract_dark_from_flat(0.0)
         is_hot = torch.zeros(size, dtype=torch.bool)
-        for threshold in self._list_thresholds():
+        for threshold in self._thresholds:
             for values in smooth_frames.values():
                 is_hot |= find_outliers(values, threshold)
         items = self.bad_pixels if isinstance(self.bad_pixels, list | tuple) else [self.bad_pixels]
-        if not self._list_thresholds() and "auto" in items and "dark" in smooth_frames:
+        if not self._thresholds and "auto" in items and "dark" in smooth_frames:
             is_hot = find_outliers(smooth_frames["dark"], HOT_PIXEL_SIGMAS)
             # If there are many, no pixel is left out, because subtracting the dark frame removes
             # their excess.
             is_plausible = 0 < int(is_hot.sum()) <= MAX_OUTLIER_FRACTION * is_hot.numel()
             return is_hot if is_plausible else None
-        return is_hot if smooth_frames and self._list_thresholds() else None
+        return is_hot if smooth_frames and self._thresholds else None
 
     def _count_hot_pixels(self, hot_pixels: Tensor) -> int:
         """Return the number of hot pixels; ValueError if there are too many for a threshold."""
         count = int(hot_pixels.sum())
-        for threshold in self._list_thresholds():
+        for threshold in self._thresholds:
             if count > MAX_OUTLIER_FRACTION * hot_pixels.numel():
                 raise ValueError(
                     f"bad_pixels: {count} of {hot_pixels.numel()} pixels lie beyond {threshold:g} "

@@ -1,4 +1,4 @@
-"""Draw spectra for the materials of synthetic scenes: smooth ones, or mixtures of measured ones."""
+"""Draw spectra for the materials of synthetic scenes: smooth curves, or mixed measured spectra."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ OBSERVER = (
 
 
 def smooth_spectra(count: int, bands: int, generator: Generator) -> Tensor:
-    """Draw reflectances `(count, C)` in (0, 1): the logistic function of three cosines."""
+    """Draw smooth reflectances `(count, C)`: logistic functions of a constant and three cosines."""
     phase = (torch.arange(bands) + 0.5) * (math.pi / bands)
     waves = torch.cos(torch.arange(4)[:, None] * phase)  # (4, C)
     weights = torch.randn(count, 4, generator=generator) * torch.tensor([1.2, 1.5, 1.0, 0.7])
@@ -34,12 +34,12 @@ def smooth_spectra(count: int, bands: int, generator: Generator) -> Tensor:
 class MeasuredSpectra:
     """Draws materials with measured reflectances, all under one illuminant: s = l·r + e.
 
-    Each reflectance r is a convex mixture of three measured ones. Half of the illuminants l are
-    measured, a quarter is white, and a quarter has one to four narrow lines, as lasers have. Some
-    materials emit: e is a narrow peak, as in fluorescence.
+    Each reflectance r is a convex mixture of three measured reflectances. Half of the illuminants l
+    are measured, a quarter is white, and a quarter has one to four narrow lines, as lasers have.
+    Some materials emit: e is a narrow peak, as in fluorescence.
 
-    In some scenes every second material is changed towards a `metamer` of the one before it, by a
-    random fraction.
+    In some scenes every second material is changed, by a random fraction, towards a `metamer` of
+    the material before it.
 
     Args:
         folder: folder of MATLAB files in the form of the Psychtoolbox. Each column of `sur_NAME` is
@@ -79,6 +79,7 @@ class MeasuredSpectra:
             originals = reflectances[: count - 1 : 2]
             metamers = metamer(originals, self.mix(len(originals), generator), self.nm, light)
             reflectances[1::2] = torch.lerp(originals, metamers, _draw_uniform(generator))
+        # An emission has at most 0.7 of the power of the brightest band of the illuminant.
         is_emitting = torch.rand(count, 1, generator=generator) < self.peaks
         return reflectances * light + is_emitting * 0.7 * self._draw_bells(
             count, (4.0, 30.0), generator
@@ -95,7 +96,7 @@ class MeasuredSpectra:
         return self.lights[draw_integer(len(self.lights), generator)]
 
     def mix(self, count: int, generator: Generator) -> Tensor:
-        """Draw reflectances `(count, C)` in [0, 1], each a mixture of three measured ones."""
+        """Draw reflectances `(count, C)` in [0, 1], each as a mixture of three measured spectra."""
         # Normalised exponential numbers are uniform over all mixtures of three.
         shares = -torch.rand(count, 3, generator=generator).clamp_min(1e-6).log()
         sources = torch.randint(len(self.reflectances), (count, 3), generator=generator)

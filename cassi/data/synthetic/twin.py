@@ -14,12 +14,13 @@ from cassi.systems import BlurredCassi, SDCassi, System, TiltedCassi
 from cassi.systems.blurred import convolve, line_kernels
 from cassi.systems.masks import move_mask
 
+# A wider blur would leave almost no contrast of the mask, and its large kernel would be slow.
 _MAX_BLUR_PIXELS = 50
 _NUMBER = ("a finite number", is_number)
 _BLUR = (f"0 to {_MAX_BLUR_PIXELS} pixels", lambda v: is_number(v) and 0 <= v <= _MAX_BLUR_PIXELS)
 _NON_NEGATIVE = ("a number of at least 0", lambda v: is_number(v) and v >= 0)
 _SHARE = ("a share in [0, 1)", lambda v: is_number(v) and 0 <= v < 1)
-# The condition of each setting, in words and as a test. `Sensor` checks those of the sensor.
+# The condition of each setting, in words and as a test. `Sensor` checks the settings of the sensor.
 _RULES: Rules = {
     "shift": ("[down, right]", lambda v: isinstance(v, list | tuple) and len(v) == 2),
     **dict.fromkeys(("rotation", "dispersion", "curvature", "tilt"), _NUMBER),
@@ -89,7 +90,7 @@ class Twin:
     with r from 0 in the middle of the detector to 1 in its corners. The sensor is
     `cassi.data.sensor.Sensor`, with a gain of full_well / 2^bits electrons per count and the dark
     level as the converter's offset. Without `shot`, `read` and `bits` no sensor is simulated. At
-    the end stuck pixels are set: dead ones to 0, hot ones to full scale.
+    the end dead pixels are set to 0 and hot pixels to full scale.
 
     The defaults are the nominal camera without noise.
 
@@ -99,7 +100,7 @@ class Twin:
         magnification: magnification of the mask's image, above 0.
         mask_blur: μ, standard deviation of the blur of the mask on the scene, pixels.
         mask_offset: transmission where the mask is closed.
-        mask_contrast: transmission of the open mask minus that of the closed mask.
+        mask_contrast: transmission of the open mask minus the transmission of the closed mask.
         band_gain: scale of the fraction of light that each band loses, band_gain · |N(0, 1)|.
         dispersion: ε, pixels per band.
         pivot: p, the position in the spectrum that ε does not move: 0 is the first band, 0.5 the
@@ -272,6 +273,7 @@ class Twin:
             mask,
             system.bands,
             detector_spread=torch.outer(kernel, kernel),
+            # These values limit the solves of the camera, not its measurements.
             tolerance=1e-3,
             iterations=10,
             axis=system.axis,
@@ -297,6 +299,7 @@ class Twin:
         # dispersed along rows.
         sign = -1 if axis == -1 else 1
         geometry["across"] = [sign * math.sin(angle) * distance for distance in distances]
+        # These values limit the solves of the camera, not its measurements.
         geometry |= {"tolerance": 1e-3, "iterations": 10}
         return TiltedCassi(mask, system.bands, **geometry)
 
