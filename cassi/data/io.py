@@ -41,7 +41,7 @@ WRITE_SUFFIXES = (*_WRITERS, ".hdr")
 
 @dataclass(frozen=True)
 class LoadedArray:
-    """An array read from a file, and how it was understood.
+    """An array from a file, and how the file was read.
 
     Attributes:
         data: float32, contiguous; finite unless `load_measurement` got ``finite=False``. The shape

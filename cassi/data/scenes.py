@@ -107,7 +107,10 @@ class Scene:
 
 
 def score_level(maximum: float, counts: bool = False) -> float:
-    """Return the value that scores count as 1: `maximum` if it is above 1 or of counts, else 1."""
+    """Return the value of a truth that scores count as 1.
+
+    It is `maximum` for counts and for values above 1, else 1.
+    """
     return maximum if maximum > 0 and (counts or maximum > 1) else 1.0
 
 

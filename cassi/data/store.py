@@ -233,10 +233,10 @@ def fingerprint(value: object, content: bool = False) -> str:
 
 
 def describe_inputs(value: object, content: bool = False) -> Any:
-    """Replace the paths of existing files in a value by descriptions that identify the files.
+    """Return a value in which descriptions replace the paths of existing files.
 
-    With `content` a description is the SHA-256 of the file. Otherwise it is its name, size and time
-    of change, because reading a thousand files would take too long.
+    A description identifies a file. With `content` it is the SHA-256 of the file. Otherwise it is
+    its name, size and time of change, because reading a thousand files would take too long.
     """
     if isinstance(value, Mapping):
         return {str(key): describe_inputs(item, content) for key, item in value.items()}

@@ -10,7 +10,7 @@ _MAX_LISTED = 5
 
 
 def list_folder(folder: Path, tree: Path | None = None) -> tuple[list[Path], dict[Path, str]]:
-    """List the entries of a folder, without hidden ones and links that lead out of a tree.
+    """List a folder, without hidden entries and without links that lead out of a tree.
 
     A link in the folder of a stranger could lead to any file of the machine. The tree is the folder
     that the user named: `tree`, or the folder itself.

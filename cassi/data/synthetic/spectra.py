@@ -38,8 +38,8 @@ class MeasuredSpectra:
     are measured, a quarter is white, and a quarter has one to four narrow lines, as lasers have.
     Some materials emit: e is a narrow peak, as in fluorescence.
 
-    In some scenes every second material is changed, by a random fraction, towards a `metamer` of
-    the material before it.
+    In some scenes every second material has the colour of the material before it, but another
+    spectrum: it is a random mixture of that material and its `metamer`.
 
     Args:
         folder: folder of MATLAB files in the form of the Psychtoolbox. Each column of `sur_NAME` is
@@ -47,7 +47,7 @@ class MeasuredSpectra:
             the first wavelength, the step (nm) and the count. Files that do not cover the bands are
             not used.
         wavelengths: wavelengths of the bands, nm, rising.
-        metamers: probability that a scene has metamers of its materials.
+        metamers: probability that a scene has such pairs of one colour.
         peaks: probability that a material emits.
 
     Raises:

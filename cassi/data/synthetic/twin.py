@@ -101,13 +101,13 @@ class Twin:
         mask_blur: μ, standard deviation of the blur of the mask on the scene, pixels.
         mask_offset: transmission where the mask is closed.
         mask_contrast: transmission of the open mask minus the transmission of the closed mask.
-        band_gain: scale of the fraction of light that each band loses, band_gain · |N(0, 1)|.
-        dispersion: ε, pixels per band.
+        band_gain: scale of the fraction of its light that each band loses: band_gain · |N(0, 1)|.
+        dispersion: ε, change of the dispersion, pixels per band.
         pivot: p, the position in the spectrum that ε does not move: 0 is the first band, 0.5 the
             middle.
-        curvature: a, pixels at both ends of the spectrum.
+        curvature: a, departure from a straight line at both ends of the spectrum, pixels.
         tilt: rotation of the axis of dispersion, degrees, counterclockwise as displayed.
-        lens_blur: λ, standard deviation, pixels, of each band's image on the detector.
+        lens_blur: λ, standard deviation of the blur of each band's image on the detector, pixels.
         vignette: fraction of the light that is lost in the corners of the detector.
         pattern: relative standard deviation of the pixels' response.
         dark: dark level, as a fraction of full scale.
@@ -117,7 +117,7 @@ class Twin:
         full_well: electrons of a full pixel; None for 2^bits.
         read: standard deviation of the read noise, electrons.
         bits: bits of the converter; None does not round.
-        saturate: clip at the full well and at the converter's range.
+        saturate: whether values are clipped at the full well and at the range of the converter.
         dead: fraction of pixels that are stuck at 0.
         hot: fraction of pixels that are stuck at full scale.
         supersample: s. Every pixel of mask and scene is divided into s×s equal parts, which are
