@@ -35,7 +35,7 @@ BASE_MB, BYTES_PER_BYTE = 512, 64
 compressed. Larger numbers allow files that are compressed more; smaller numbers stop a hostile file
 earlier."""
 BASE_SECONDS, MB_PER_SECOND = 8, 128
-"""Limit of processor time: 8 s, and a second for each 128 MB that the memory limit is above
+"""Limit of processor time: 8 s, plus one second for each 128 MB of the memory limit above
 `BASE_MB`."""
 # A reader opens few files at a time. The others are modules that its library imports meanwhile.
 _MAX_OPEN_FILES = 64

@@ -302,7 +302,7 @@ def _compute_error_variance(
 
 @torch.no_grad()
 def _find_length(cube: Tensor, nm: Tensor, scored_bands: slice) -> tuple[float, Tensor]:
-    """Return the length that predicts bands best from the others, and its K⁻¹."""
+    """Return the correlation length that predicts bands best from the others, and K⁻¹ for it."""
     lengths = (
         CORRELATION_LENGTHS_NM
         if len(nm) >= _MIN_BANDS_TO_FIT
