@@ -1,4 +1,4 @@
-"""Write files so that they appear whole or not at all; checksums; descriptions of disk errors."""
+"""Write files atomically, compute their checksums, and describe errors of the disk."""
 
 import contextlib
 import errno
@@ -15,9 +15,10 @@ from pathlib import Path
 
 from cassi.links import check_parents
 
-# Every block writes into a hidden folder, the stage, beside its target: a rename is atomic only
-# within one file system. A stage has up to three entries: the lock, `new` with the files that are
-# written, and `old` with those that they replace.
+# Every `with` block writes into the stage, a hidden folder beside its target. The stage lies there
+# because a rename is atomic only within one file system. It has up to three entries: the file
+# `lock`, the folder `new` with the files of the block, and the folder `old` with the files that
+# they replace.
 _STAGE = re.compile(r"\.cassi-[0-9a-f]{16}")
 _STAGE_IN_PATH = re.compile(rf"/{_STAGE.pattern}(?:/new)?")
 
@@ -26,15 +27,15 @@ _STAGE_IN_PATH = re.compile(rf"/{_STAGE.pattern}(?:/new)?")
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     r"""Yield a temporary path that becomes ``path`` if the block succeeds.
 
-    The temporary file has the final name, in a hidden folder beside it. After the block the file is
-    flushed to the disk and renamed. After an exception it is removed, and ``path`` stays as it was.
-    The hidden folder is locked while its writer lives. The next process that writes to the same
-    folder removes what a killed process left.
+    The temporary file lies in a hidden folder beside ``path`` and has the same name. After the
+    block the file is flushed to the disk and renamed. After an exception it is removed, and
+    ``path`` stays as it was. The hidden folder is locked while its writer lives. The next process
+    that writes to the same folder removes the hidden folders of killed processes.
 
     Args:
-        path: The final name. Its folder must exist; a link is followed, its target replaced. Below
-            a folder of results (`cassi.links`) the link itself is replaced. A folder that ends
-            in `.zarr` may be replaced by another.
+        path: The final name. Its folder must exist. If it is a link, the target of the link is
+            replaced; below a folder of results (`cassi.links`) the link itself is replaced. A
+            folder whose name ends in `.zarr` can be replaced by another folder.
 
     Raises:
         OSError: The folder does not exist, is a file, or leads through a link below a folder of
@@ -50,14 +51,17 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_paths(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
-    """Yield one temporary path for each of several files of one folder that belong together.
+    """Yield temporary paths for several files of one folder that belong together.
 
     The temporary files share a folder, so the header ``cube.hdr`` finds its ``cube.img``. All files
     are flushed before the first is renamed. The renames follow the order of the arguments, so put
-    the file that names the others last. If a rename fails, the files that stood there are restored.
+    the file that names the others last. If a rename fails, the earlier files are restored.
+
+    Raises:
+        OSError: as for `atomic_path`.
     """
     finals = [_resolve_target(Path(path)) for path in paths]
-    with _stage(finals[0].parent, finals[0]) as stage:
+    with _open_stage(finals[0].parent, finals[0]) as stage:
         temporaries = [stage / final.name for final in finals]
         yield tuple(temporaries)
         _publish(temporaries, finals)
@@ -67,12 +71,12 @@ def atomic_paths(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
 def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary folder whose files move into ``folder`` if the block succeeds.
 
-    ``folder`` is made if it is not there; files of other names in it stay. After an exception the
-    temporary folder is gone and no file of the block is in ``folder``.
+    ``folder`` is created if it does not exist. Files in it with other names stay. After an
+    exception the temporary folder is removed, and ``folder`` contains no file of the block.
     """
     final = Path(folder)
     final.mkdir(parents=True, exist_ok=True)
-    with _stage(final, final) as stage:
+    with _open_stage(final, final) as stage:
         yield stage
         # Files appear in the order in which they were written. A caller writes the file that names
         # the others last, so a reader who sees it finds the others.
@@ -81,12 +85,12 @@ def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def is_temporary(path: Path) -> bool:
-    """Tell whether a file is being written, or was left by a killed process."""
+    """Tell whether a file lies in a stage: it is being written, or a killed process left it."""
     return any(_STAGE.fullmatch(part) for part in path.parts)
 
 
 @contextlib.contextmanager
-def _stage(folder: Path, final: Path) -> Iterator[Path]:
+def _open_stage(folder: Path, final: Path) -> Iterator[Path]:
     """Yield the folder `new` of a locked stage; name ``final`` in errors of the disk."""
     remove_leftovers(folder)
     try:
@@ -119,8 +123,8 @@ def _make_stage(folder: Path) -> tuple[Path, int]:
             _remove_stage(stage)
             if lock is not None:
                 os.close(lock)
-            # Between mkdir and flock another process may take the stage for that of a dead one and
-            # remove it. Then a new stage is made.
+            # Between mkdir and flock another process may take this stage for the leftover of a
+            # killed process and remove it. Then the loop makes a new stage.
             if not isinstance(error, FileNotFoundError) or not folder.is_dir():
                 raise
         else:
@@ -132,13 +136,14 @@ def remove_leftovers(folder: Path) -> None:
     """Remove the stages that killed processes left in a folder, once per process."""
     with contextlib.suppress(OSError):
         for stage in [entry for entry in folder.iterdir() if _STAGE.fullmatch(entry.name)]:
-            # OSError: its writer holds the lock, it is another user's, or it has just gone.
+            # OSError: the writer of the stage still holds the lock, the stage belongs to another
+            # user, or it has just been removed.
             with contextlib.suppress(OSError):
                 _remove_dead(stage)
 
 
 def _remove_dead(stage: Path) -> None:
-    """Remove a stage; OSError if its writer lives, or if it is a link."""
+    """Remove a stage; raise OSError if its writer lives, or if it is a link."""
     if stage.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(stage))
     try:
@@ -168,7 +173,7 @@ def _publish(temporaries: Sequence[Path], finals: Sequence[Path]) -> None:
             _flush(file)
         _flush(temporary)
     moves = [
-        (temporary, final, _backup_path(temporary))
+        (temporary, final, _make_backup_path(temporary))
         for temporary, final in zip(temporaries, finals, strict=True)
     ]
     try:
@@ -178,8 +183,8 @@ def _publish(temporaries: Sequence[Path], finals: Sequence[Path]) -> None:
     except BaseException:
         for temporary, final, backup in moves:
             is_renamed = not os.path.lexists(temporary)
-            # A single file without a backup has replaced its target in one step: it is whole, and
-            # there is nothing to restore.
+            # A single file without a backup has replaced its target in one step. It is complete, so
+            # it stays.
             if is_renamed and (len(moves) > 1 or os.path.lexists(backup)):
                 _remove(final)
             if not os.path.lexists(final):
@@ -194,8 +199,8 @@ def _publish(temporaries: Sequence[Path], finals: Sequence[Path]) -> None:
         _flush(finals[0].parent)
 
 
-def _backup_path(temporary: Path) -> Path:
-    """Return the path in the stage to which the replaced file of that name is moved or linked."""
+def _make_backup_path(temporary: Path) -> Path:
+    """Return the path in the stage where the replaced file is kept for a restore."""
     return temporary.parent.with_name("old") / temporary.name
 
 
@@ -222,7 +227,7 @@ def _remove(file: Path) -> None:
 
 
 def _complete_error(error: OSError, final: Path) -> None:
-    """Put the final path into an error of the disk, and raise EIO for one without a number."""
+    """Put the final path into an error of the disk; raise EIO if the error has no number."""
     if isinstance(error.filename, str):
         error.filename = _STAGE_IN_PATH.sub("", error.filename)
     if type(error) is not OSError:
@@ -236,7 +241,7 @@ def _complete_error(error: OSError, final: Path) -> None:
 
 
 def _resolve_target(path: Path) -> Path:
-    """Return the path to write to, its links followed; raise OSError if no file can be there."""
+    """Follow the links of a path; raise OSError if no file can be written there."""
     absolute = os.path.abspath(path.expanduser())  # noqa: PTH100
     # Below a folder of results links are not followed: `check_parents` refuses one in a parent.
     path = Path(absolute if check_parents(absolute) else os.path.realpath(absolute))
@@ -258,11 +263,11 @@ def _flush(path: Path) -> None:
 
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Numbers of errors of a full disk or quota: making room helps."""
+"""Error numbers of a full disk or an exhausted quota. Removing other files helps."""
 UNWRITABLE = DISK_FULL | {errno.EROFS}
-"""Numbers of errors after which writing any other file there would fail, too."""
+"""Error numbers after which writing any other file to the same disk would fail, too."""
 DISK_ERRORS = UNWRITABLE | {errno.EFBIG, errno.EIO}
-"""Numbers of errors of the disk, not of the file."""
+"""Error numbers whose cause is the disk or its file system."""
 
 
 def describe_oserror(error: OSError) -> str:
@@ -299,13 +304,14 @@ def digest_content(parts: Iterable[bytes | memoryview | str]) -> str:
 
 
 def check_archive(path: Path) -> None:
-    """Check a ZIP archive, which `torch.save` and `numpy.savez` write, by the CRC-32 of each part.
+    """Check the CRC-32 of each part of a ZIP archive.
 
-    torch does not check these sums when it reads a file.
+    `torch.save` and `numpy.savez` write such archives. torch does not check these sums when it
+    reads a file.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is damaged, its parts are compressed, or it is no archive.
+        ValueError: the archive is damaged, its parts are compressed, or the file is no archive.
     """
     try:
         with zipfile.ZipFile(path) as archive:

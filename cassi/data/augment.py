@@ -1,4 +1,4 @@
-"""Draw training samples: crops of scenes with random variations, from a generator only."""
+"""Draw training samples: crops of scenes with random variations."""
 
 import math
 from collections.abc import Sequence
@@ -16,27 +16,33 @@ from cassi.data.synthetic.spectra import Spectra, smooth_spectra
 
 @dataclass(frozen=True)
 class Augment:
-    """The random variations; with all of them off a sample is a crop at a random position.
+    """The random variations of training samples.
+
+    Without any variation a sample is a crop at a random position.
 
     Attributes:
-        flip: mirror rows and columns, each half of the time.
+        flip: mirror the rows with probability 1/2, and independently the columns.
         rotate: turn by a random number of right angles.
-        splice: probability that a sample is a 2 x 2 splice of four half-size crops of drawn scenes
-            (Cai et al., "Mask-guided spectral-wise transformer", 2022, use 0.5).
-        mix: probability that a sample is a·x1 + (1-a)·x2 of two samples, a uniform in [0, 1].
-        scale: range of the ratio by which each crop is resampled in space, log-uniform. Below 1
-            areas are averaged, which makes detail finer; above 1 it is bilinear. None: off.
-        brightness: range of a factor on the whole sample, uniform. Nothing is clipped, because that
-            would change spectra. None: off.
-        illumination: standard deviation of the logarithm of a smooth factor over the bands, a sum
-            of three cosines, like the spectrum of another light. 0: off.
-        lift: probability that a sample is projected to an RGB picture and lifted back to a cube:
-            three broad channels see it, and three broad colours show it, all drawn at random.
+        splice: probability that a sample is joined from 2 x 2 crops of half the size, each of a
+            random scene (Cai et al., "Mask-guided spectral-wise transformer", 2022, use 0.5).
+        mix: probability that a sample is a mixture a·x1 + (1-a)·x2 of two samples, with a uniform
+            in [0, 1].
+        scale: range of the factor by which each crop is resized; the factor is log-uniform. A
+            factor below 1 averages areas, which makes detail finer. A factor above 1 interpolates
+            bilinearly. None: off.
+        brightness: range of a uniform factor on the whole sample. Values above 1 are not clipped,
+            because clipping would change spectra. None: off.
+        illumination: strength of a random change of the illuminant. The sample is multiplied by a
+            smooth curve over the bands. The logarithm of the curve is a sum of three cosines with
+            this standard deviation. 0: off.
+        lift: probability that a sample is projected to three colour channels and lifted back to a
+            cube. The channels and the spectra of the three colours are broad random curves.
         patterns: probability that a sample is a synthetic scene (`cassi.data.synthetic.patterns`)
-            and not a crop of a scene; half of these are mixed with a crop.
-        spectra: draws the materials of half of the synthetic scenes, such as
-            `cassi.data.synthetic.spectra.MeasuredSpectra`. Every second one of this half keeps the
-            layout of a crop, and only its materials change.
+            instead of a crop; half of the synthetic scenes are mixed with a crop.
+        spectra: function that draws the materials of half of the synthetic scenes, such as
+            `cassi.data.synthetic.spectra.MeasuredSpectra`. Half of these scenes keep the layout of
+            a crop and change only its materials. None: all synthetic scenes have smooth random
+            spectra.
 
     Raises:
         ValueError: a probability or a range is out of its limits.
@@ -69,7 +75,7 @@ class Augment:
             object.__setattr__(self, name, limits)
 
     def source_size(self, height: int, width: int) -> tuple[int, int]:
-        """Return the rows and columns that a scene must have at least for crops of this size."""
+        """Return the least numbers of rows and columns of a scene for crops of this size."""
         low = self.scale[0] if self.scale else 1.0
         if self.rotate and height != width:
             height = width = max(height, width)
@@ -79,16 +85,20 @@ class Augment:
 def random_crop(
     scene: Scene, height: int, width: int, augment: Augment, generator: Generator
 ) -> Tensor:
-    """Cut a window at a random position; resample, turn and mirror it as `augment` says.
+    """Cut a window out of a scene at a random position; resize, turn and mirror it by `augment`.
 
-    Returns float32 `(C, height, width)`; ValueError if the scene is too small.
+    Returns:
+        float32 `(C, height, width)`.
+
+    Raises:
+        ValueError: the scene is too small.
     """
     turns = draw_integer(4, generator) if augment.rotate else 0
     rows, columns = (width, height) if turns % 2 else (height, width)
     ratio = 1.0
     if augment.scale:
         low, high = augment.scale
-        ratio = low * (high / low) ** _uniform(generator)
+        ratio = low * (high / low) ** _draw_uniform(generator)
     window_rows, window_columns = math.ceil(rows / ratio), math.ceil(columns / ratio)
     _, scene_rows, scene_columns = scene.shape
     if window_rows > scene_rows or window_columns > scene_columns:
@@ -110,28 +120,29 @@ def augmented_crop(
 ) -> Tensor:
     """Draw one training sample with all variations; every scene has the same probability.
 
-    Returns float32 `(C, height, width)`.
+    Returns:
+        float32 `(C, height, width)`.
     """
     sample = _crop_or_splice(scenes, height, width, augment, generator)
-    if augment.patterns and _uniform(generator) < augment.patterns:
+    if augment.patterns and _draw_uniform(generator) < augment.patterns:
         sample = _mix_with_pattern(sample, augment.spectra, generator)
-    if augment.mix and _uniform(generator) < augment.mix:
+    if augment.mix and _draw_uniform(generator) < augment.mix:
         second_sample = _crop_or_splice(scenes, height, width, augment, generator)
-        sample = torch.lerp(second_sample, sample, _uniform(generator))
+        sample = torch.lerp(second_sample, sample, _draw_uniform(generator))
     if augment.brightness:
         low, high = augment.brightness
-        sample.mul_(low + (high - low) * _uniform(generator))
+        sample.mul_(low + (high - low) * _draw_uniform(generator))
     if augment.illumination:
         curve = _draw_smooth_curve(len(sample), generator).mul_(augment.illumination).exp_()
         sample.mul_(curve[:, None, None])
-    if augment.lift and _uniform(generator) < augment.lift:
+    if augment.lift and _draw_uniform(generator) < augment.lift:
         sample = _lift_from_rgb(sample, generator)
     return sample
 
 
 def turn(cube: Tensor, turns: int, flip_rows: bool = False, flip_columns: bool = False) -> Tensor:
-    """Turn `(…, H, W)` by right angles, counterclockwise, then mirror it; contiguous."""
-    # Mirroring both axes equals two turns. So at most one turn and one mirror are copied.
+    """Turn a cube `(…, H, W)` by right angles counterclockwise, then mirror it; contiguous."""
+    # Mirroring both axes equals two turns. So the cube is copied at most twice.
     if flip_rows and flip_columns:
         turns, flip_rows, flip_columns = turns + 2, False, False
     image = torch.rot90(cube, turns % 4, (-2, -1)) if turns % 4 else cube
@@ -144,13 +155,13 @@ def _crop_or_splice(
     scenes: Sequence[Scene], height: int, width: int, augment: Augment, generator: Generator
 ) -> Tensor:
     """Draw a crop of a scene, or a splice of four crops of half the size."""
-    if not (augment.splice and _uniform(generator) < augment.splice) or min(height, width) < 2:
+    if not (augment.splice and _draw_uniform(generator) < augment.splice) or min(height, width) < 2:
         scene = scenes[draw_integer(len(scenes), generator)]
         return random_crop(scene, height, width, augment, generator)
     sample = torch.empty(scenes[0].shape[0], height, width)
-    middle, centre = height // 2, width // 2
-    for rows in (slice(0, middle), slice(middle, height)):
-        for columns in (slice(0, centre), slice(centre, width)):
+    half_height, half_width = height // 2, width // 2
+    for rows in (slice(0, half_height), slice(half_height, height)):
+        for columns in (slice(0, half_width), slice(half_width, width)):
             part = sample[:, rows, columns]
             scene = scenes[draw_integer(len(scenes), generator)]
             part.copy_(random_crop(scene, part.shape[1], part.shape[2], augment, generator))
@@ -168,15 +179,21 @@ def _mix_with_pattern(cube: Tensor, spectra: Spectra | None, generator: Generato
         kind = list(PATTERNS)[draw_integer(len(PATTERNS), generator)]
         bands, height, width = cube.shape
         pattern = draw_pattern(kind, bands, height, width, generator, spectra)
-    pattern = pattern.mul_(0.2 + 0.8 * _uniform(generator))
-    return torch.lerp(cube, pattern, _uniform(generator)) if draw_integer(2, generator) else pattern
+    # Dark scenes occur, too: the maximum is uniform from 0.2 to 1.
+    pattern = pattern.mul_(0.2 + 0.8 * _draw_uniform(generator))
+    return (
+        torch.lerp(cube, pattern, _draw_uniform(generator))
+        if draw_integer(2, generator)
+        else pattern
+    )
 
 
 def _recolour(cube: Tensor, spectra: Spectra, generator: Generator) -> Tensor:
-    """Give the materials of a crop other spectra s_k: x ← Σ_k b w_k s_k, with the maximum 1.
+    """Replace the materials of a crop by others with spectra s_k: x ← Σ_k b w_k s_k.
 
-    b is the brightness of a pixel. w_k says how similar its spectrum is to that of the k-th chosen
-    pixel: a softmax of 100 times the cosine.
+    The result is divided by its maximum. b is the mean of a pixel over the bands. The weights w_k
+    say how similar its spectrum is to the spectra of 2 to 12 random pixels. They are a softmax of
+    100 times the cosine; a larger factor gives sharper borders between materials.
     """
     bands, height, width = cube.shape
     pixels = cube.flatten(1)
@@ -189,7 +206,7 @@ def _recolour(cube: Tensor, spectra: Spectra, generator: Generator) -> Tensor:
 
 
 def _draw_smooth_curve(bands: int, generator: Generator) -> Tensor:
-    """Draw a sum of three cosines over the bands, `(C,)`; its mean variance over them is 1."""
+    """Draw a sum of three cosines over the bands, `(C,)`, with a mean square of about 1."""
     phase = (torch.arange(bands) + 0.5) * (math.pi / bands)
     weights = torch.randn(3, generator=generator) * torch.tensor([1.2, 0.6, 0.4])
     waves = [weight * torch.cos((k + 1) * phase) for k, weight in enumerate(weights)]
@@ -199,7 +216,8 @@ def _draw_smooth_curve(bands: int, generator: Generator) -> Tensor:
 def _lift_from_rgb(cube: Tensor, generator: Generator) -> Tensor:
     """Project a cube to three channels and lift it back: x ← Bᵀ P R x, with the same maximum.
 
-    R and B are three curves over the bands each, P is a permutation.
+    R has the curves of three channels, and B those of three colours, `(3, C)` each. P is a
+    permutation of the channels.
     """
     camera_curves = _draw_broad_curves(len(cube), generator)
     display_curves = _draw_broad_curves(len(cube), generator)
@@ -211,7 +229,10 @@ def _lift_from_rgb(cube: Tensor, generator: Generator) -> Tensor:
 
 
 def _draw_broad_curves(bands: int, generator: Generator) -> Tensor:
-    """Draw bell curves `(3, C)`, one in each third of the bands, 0.1 to 0.33 of them wide."""
+    """Draw three bell curves `(3, C)`, one in each third of the bands.
+
+    Their width is 0.1 to 0.33 of the range of the bands.
+    """
     positions = (torch.arange(bands) + 0.5) / bands
     centres = (torch.arange(3) + 0.15 + 0.7 * torch.rand(3, generator=generator)) / 3
     widths = 0.1 + 0.23 * torch.rand(3, generator=generator)
@@ -226,6 +247,6 @@ def _resize(cube: Tensor, height: int, width: int) -> Tensor:
     return functional.interpolate(cube[None], size, mode="bilinear", align_corners=False)[0]
 
 
-def _uniform(generator: Generator) -> float:
-    # In float64, so that 1 is never reached.
+def _draw_uniform(generator: Generator) -> float:
+    # A float64 has 53 random bits, a float32 only 24.
     return float(torch.rand((), generator=generator, dtype=torch.float64))

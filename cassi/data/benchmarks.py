@@ -18,9 +18,9 @@ from cassi.systems import check_mask
 
 PathLike = str | os.PathLike[str]
 
-# Published cubes were interpolated over wavelength and so go a little below 0 (the code of TSA-Net,
-# from which KAIST's test scenes come, clips its validation scenes there). Cubes of counts, which
-# must be refused, exceed [0, 1] by far more.
+# Published cubes were interpolated over wavelength, so some values lie a little below 0. KAIST's
+# test scenes come from the code of TSA-Net, which clips its validation scenes at 0. Cubes of counts
+# exceed [0, 1] by far more and must be refused.
 _MAX_OUTSIDE_UNIT_RANGE = 0.1
 
 
@@ -30,11 +30,11 @@ class BenchmarkScene:
 
     Attributes:
         name: unique in the data set.
-        truth: `(C, H, W)` in [0, 1], or None if it is not known.
+        truth: `(C, H, W)` in [0, 1], or None if there is none.
         measurement: `(K, H', W')`, after preprocessing; None if it has to be simulated.
         mask: `(K, 1|C, H, W)`, transmission in [0, 1].
         wavelengths: nm, one per band, or None if neither the user nor the file states them.
-        note: how the files were understood, for the user.
+        note: one line for the user that says how the files were read.
         preprocessing: the corrections of the measurement by step, or None.
         bad_pixels: pixels of the measurement to leave out, bool, shaped like it; None if there are
             none.
@@ -52,31 +52,33 @@ class BenchmarkScene:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Scenes in files, listed when the object is made and read one by one; or cubes in memory.
+    """The scenes of a data set: files that are read one by one, or cubes in memory.
 
-    A cube and a measurement of the same name belong to the same scene. Names are those of the
-    files, see `scene_name`.
+    Files are listed when the object is made. The name of a scene is that of its file, see
+    `scene_name`. A cube and a measurement with the same name belong to the same scene.
 
     Args:
-        cubes: a folder, or files, or None; or scenes by name.
-        measurements: a folder, or files, or None.
-        mask: one file for all; a folder of files named like the scenes; or None if the files of the
-            measurements have the mask, too.
-        wavelengths: bands to which cubes are interpolated, nm; None takes those of the files.
+        cubes: a folder, a list of files, or scenes by name; None if there are only measurements.
+        measurements: a folder or a list of files; None if measurements are simulated.
+        mask: one file for all scenes; a folder with a file for each scene, named like the scene; or
+            None if the files of the measurements contain the mask.
+        wavelengths: bands to which cubes are interpolated, nm; None takes the bands of the files.
         names: scenes to take, in this order; None takes all.
-        expected: names of a published data set; those in `names` must be there. None for any.
+        expected: names of all scenes of a published data set. `names` may only contain these, and
+            their files must exist. None allows any names.
         shape: (C, H, W) of every cube; None for any.
         measurement_shape: (H', W') of every measurement; None for any.
         key: name of the array in the files of the cubes (or, without cubes, of the measurements).
         axes: order of the axes of the cubes, such as "HWC", if the files do not state it.
-        unit_range: take cubes as they are, and refuse those whose values lie more than 0.1 outside
-            [0, 1]; otherwise cubes are scaled, see `load_scene`.
-        checksums: SHA-256 by name of the scene; a file with another one is refused.
-        mask_checksum: SHA-256 of a mask for all scenes.
-        mask_key: name of the array in the file of the mask, if it is not a usual one.
-        mask_axes: order of its axes, such as "HWC".
-        crop: central part of the cubes (and of the mask) that is kept, pixels.
-        downsample: side of the blocks of pixels that are then averaged, only of cubes.
+        unit_range: True takes cubes as they are, and refuses cubes with values more than 0.1
+            outside [0, 1]. False scales cubes, see `load_scene`.
+        checksums: expected SHA-256 of the file of each scene, by name of the scene. A file with
+            another checksum is refused.
+        mask_checksum: expected SHA-256 of the file of the mask.
+        mask_key: name of the array in the file of the mask, if the name is not a usual one.
+        mask_axes: order of the axes of the mask, such as "HWC".
+        crop: size of the central part of cubes and mask that is kept, pixels.
+        downsample: side of the blocks of pixels that are averaged after the crop, only in cubes.
         preprocessing: correction of the measurements.
 
     Raises:
@@ -147,7 +149,7 @@ class Benchmark:
         return list(self.files)
 
     def load(self, name: str) -> BenchmarkScene:
-        """Read a scene.
+        """Read the scene of this name.
 
         Raises:
             OSError: a file is missing.
@@ -171,8 +173,9 @@ class Benchmark:
         truth = None
         if scene is not None:
             truth = WholeScenes([scene], crop=self.crop, downsample=self.downsample)[0]
-            # Cubes in memory and cropped ones are smaller than the mask, which is then cropped to
-            # its middle. A file must have the size of the mask.
+            # A cube in memory, or a cropped cube, may be smaller than the mask. Then the middle of
+            # the mask is used. A cube that is read whole from a file must have the size of the
+            # mask.
             keeps_mask_size = self.crop is None and not isinstance(cube, Scene)
             mask = mask if keeps_mask_size else _crop_middle(mask, truth.shape[-2:])
             if truth.shape[-2:] != mask.shape[-2:]:
@@ -217,7 +220,8 @@ class Benchmark:
         return scene
 
     def _load_measurement(self, path: Path) -> tuple[PreparedFrame, str]:
-        # With cubes, `key` is the name of their array.
+        # If there are cubes, `key` names the array in their files and not in the files of the
+        # measurements.
         key = self.key if self.cubes is None else None
         counts = self.preprocessing.bits is not None
         # Bad pixels may be NaN, so the check of finite values is left to `Preprocessing`.

@@ -6,7 +6,7 @@ from pathlib import Path
 def bundled_path(name: str) -> Path:
     """Return the path of a bundled file, such as `scene.tif` or `mask.tif`.
 
-    An installed package has the files inside, a checkout in its folder `data`.
+    An installed package contains the files. A checkout has them in its folder `data`.
 
     Raises:
         ValueError: the name leads out of the folder of bundled files.

@@ -1,4 +1,4 @@
-"""Load the scenes of a split into memory; data sets of training crops and of whole scenes."""
+"""Load the scenes of a split, and serve them to PyTorch as training crops or whole scenes."""
 
 import glob
 import os
@@ -20,8 +20,8 @@ from cassi.data.scenes import Scale, Scene, find_scenes, load_scene
 
 PathLike = str | os.PathLike[str]
 
-# Part of the name of a converted copy. It is raised when a change of the code changes the values
-# of copies, so that old copies are not used any more.
+# This number is part of the name of every converted copy. Increase it when a change of the code
+# changes the values of copies, so that old copies are no longer used.
 _CACHE_VERSION = 3
 
 
@@ -40,17 +40,17 @@ def load_split(
     """Load all scenes of a split in compact form: 2 bytes per value, see `Scene.compact`.
 
     Args:
-        root: the data root. Without a manifest it has subfolders `train`, `validation` and `test`;
-            or it is a list of files and folders, which all belong to the split.
+        root: the data root. Without a manifest it is a folder with subfolders `train`, `validation`
+            and `test`, or a list of files and folders that all belong to the split.
         split: "train", "validation" or "test".
         wavelengths: bands of the loaded scenes, nm, rising.
         manifest: a manifest, a JSON file with one, or the name of a bundled one, such as "cave".
-        cache: folder for converted copies; it is made if needed. Copies are mapped into memory, so
-            several processes share them, and a set may be larger than the memory. A new copy is
-            made if the file or the list of wavelengths has changed.
+        cache: folder for converted copies, created if needed. Copies are mapped into memory, so
+            processes share them, and a data set may be larger than the memory. If a file, or an
+            argument that changes values, has changed, a new copy is made.
         scale: divisor of the values, as for `load_scene`.
         key: name of the array in the files, as for `load_scene`.
-        axes: order of its axes, as for `load_scene`.
+        axes: order of the axes of the array, as for `load_scene`.
         workers: threads that read files.
 
     Returns:
@@ -58,6 +58,7 @@ def load_split(
 
     Raises:
         OSError: a file or folder is missing.
+        TypeError: `root` is a list although there is a manifest.
         ValueError: an unknown split, no scenes, a damaged file, or a scene of a later split.
     """
     if split not in SPLITS:
@@ -70,7 +71,7 @@ def load_split(
         paths = list(checked_split.paths)
         if checked_split.unlisted_files:
             names = ", ".join(path.name for path in checked_split.unlisted_files[:5])
-            # A warning and no log message: Hydra switches logging off in the commands.
+            # This is no log message, because Hydra switches logging off in the commands.
             warnings.warn(
                 f"{len(checked_split.unlisted_files)} scenes beside the {split} data are not in "
                 f"the manifest and are left out: {names}",
@@ -87,18 +88,18 @@ def load_split(
 
 
 class TrainingCrops(Dataset[Tensor]):
-    """Random samples of scenes; sample i depends only on the seed and i.
+    """Random training samples of scenes; sample i depends only on the seed and on i.
 
-    So any number of workers and processes gives the same samples, and a resumed training gets the
-    samples that it would have got without the stop. Every i >= 0 is allowed, also beyond `length`:
-    a sampler that continues to count over epochs never repeats a sample.
+    So the samples do not depend on the number of workers or processes, and a resumed training gets
+    the same samples as one without interruption. Every i >= 0 is allowed, also beyond `length`. A
+    sampler that continues to count over the epochs never repeats a sample.
 
     Args:
         scenes: all with the same number of bands.
         size: size of the samples, one number of pixels or (height, width).
-        length: number of samples of an epoch.
+        length: number of samples in an epoch.
         seed: seed of all samples.
-        augment: the random variations; by default those of `Augment`.
+        augment: the random variations; by default `Augment()`.
 
     Raises:
         ValueError: no scenes, a scene that is too small, or a length below 1.
@@ -149,8 +150,8 @@ class WholeScenes(Dataset[Tensor]):
         scenes: all with the same number of bands.
         crop: size of the central part that is kept, pixels of the scene, one number or (height,
             width); None keeps all.
-        downsample: side of the blocks of pixels that are then averaged. Rows and columns that do
-            not fill a block are cut off.
+        downsample: side of the blocks of pixels that are averaged after the crop. Rows and columns
+            that do not fill a block are cut off.
 
     Raises:
         ValueError: no scenes, or a crop or a block that is larger than a scene.
@@ -188,7 +189,7 @@ class WholeScenes(Dataset[Tensor]):
 
     @property
     def scales(self) -> list[float]:
-        """The value in the file that is 1 in the scene, for each scene; see `Scene.scale`."""
+        """For each scene, the value in its file that becomes 1 in the scene; see `Scene.scale`."""
         return [scene.scale for scene in self.scenes]
 
     def __len__(self) -> int:
@@ -233,11 +234,14 @@ def load_all(
     value_settings: object = None,
     workers: int = 2,
 ) -> list[Scene]:
-    """Load scenes in threads, or map the converted copies that the first call writes into `cache`.
+    """Load scenes in threads, with converted copies of them in `cache`.
+
+    The first call writes the copies. Later calls map the copies into memory.
+
 
     Args:
         paths: files or folders of the scenes.
-        load: reads one of them.
+        load: function that reads one scene from its path.
         wavelengths: bands of the loaded scenes, nm.
         cache: folder for converted copies; None reads the files each time.
         value_settings: settings of `load` that change the values; they are part of a copy's name.
@@ -274,8 +278,8 @@ def _load_cached(
         copy_path = cache / f"{copy_name}-{scene.scale!r}-{scene.full_scale}.npy"
         with atomic_path(copy_path) as temporary:
             np.save(temporary, scene.cube.numpy())
-    # torch warns of read-only memory. Mode "c" maps the file copy-on-write: a tensor may be written
-    # to, and the file stays as it is.
+    # torch warns of read-only memory, so mode "c" maps the file copy-on-write: writing to the
+    # tensor does not change the file.
     cube = torch.from_numpy(np.load(copy_path, mmap_mode="c", allow_pickle=False))
     scale, full_scale = copy_path.stem.rsplit("-", 2)[1:]
     scene_name, note = path.stem.removesuffix("_ms"), f"{path.name}: from {copy_path.name}"

@@ -16,8 +16,12 @@ import torch
 
 from cassi.data.formats.labelled import CONVENTIONS, DIMENSIONS, WAVELENGTH
 
-_TIME = {"standard_name": "time", "units": "seconds since 1970-01-01", "calendar": "standard"}
-PREVIEW = 128
+_TIME_ATTRIBUTES = {
+    "standard_name": "time",
+    "units": "seconds since 1970-01-01",
+    "calendar": "standard",
+}
+MAX_PREVIEW_PIXELS = 128
 """Largest side of a preview, pixels."""
 
 
@@ -25,21 +29,24 @@ class DayStore:
     """The cubes of many snapshots: a Zarr 3 group that `xarray.open_zarr(path)` opens lazily.
 
     `cube(time, wavelength, y, x)` is float32, with one shard (a file) for each snapshot and one
-    compressed chunk for each band in it. The cube of a snapshot that is not written yet is NaN.
-    `uncertainty` is optional, of the same shape: the standard deviation of every value.
-    `preview(time, row, column, channel)` is an sRGB picture, uint8, of at most 128 pixels a side.
-    `frame(time, shot, row, column)` is optional: the snapshots as they were read. Coordinates are
-    `time` (when the file of the snapshot changed), `name` and `wavelength` (nm).
+    compressed chunk for each band in it. Cubes that are not written yet are NaN. `uncertainty` is
+    optional and has the same shape: the standard deviation of every value. `preview(time, row,
+    column, channel)` is an sRGB picture, uint8, of at most 128 pixels a side. `frame(time, shot,
+    sensor_row, sensor_column)` is optional: the snapshots as they were read. Coordinates are `time`
+    (when the file of the snapshot changed), `name` and `wavelength` (nm).
+
+    Raises:
+        ValueError: the package zarr is missing.
     """
 
     def __init__(self, path: Path) -> None:
-        with _zarr() as zarr:
+        with _import_zarr() as zarr:
             self.path, self.group = path, zarr.open_group(path, mode="r+", zarr_format=3)
             self.indices = {str(name): i for i, name in enumerate(self.group["name"][:])}
 
     def file(self, name: str) -> Path:
         """Return the shard of a snapshot's cube."""
-        return self._shard_path("cube", self.indices[name])
+        return self._find_shard("cube", self.indices[name])
 
     def write(
         self,
@@ -49,31 +56,32 @@ class DayStore:
         preview: np.ndarray,
         frame: np.ndarray | None = None,
     ) -> None:
-        """Write the arrays of a snapshot, and flush each to the disk.
+        """Write the arrays of a snapshot, and flush each of them to the disk.
 
         Args:
             name: name of the snapshot.
             cube: `(C, H, W)`.
-            std: standard deviations, of the same shape, if the store has them.
+            std: standard deviation of every value, shaped like the cube; None if the store has
+                none.
             preview: `(H', W', 3)`, uint8.
-            frame: `(K, H', W')`, if the store has frames.
+            frame: `(K, H', W')`; None if the store has no frames.
 
         Raises:
-            ValueError: the cube has another shape than those of the store.
+            ValueError: the cube has another shape than the cubes of the store.
         """
         expected, index = tuple(self.group["cube"].shape[1:]), self.indices[name]
         if cube.shape != expected:
             raise ValueError(f"{self.path}: expected a cube of {expected}, got {cube.shape}")
-        # The cube comes last, so a snapshot with a cube is complete.
+        # The cube is written last, so a snapshot whose cube exists is complete.
         values = {"preview": preview, "frame": frame, "uncertainty": std, "cube": cube}
         for key, value in values.items():
             if value is not None:
-                with _zarr():
+                with _import_zarr():
                     self.group[key][index] = value
-                with self._shard_path(key, index).open("rb") as file:
+                with self._find_shard(key, index).open("rb") as file:
                     os.fsync(file.fileno())
 
-    def _shard_path(self, key: str, index: int) -> Path:
+    def _find_shard(self, key: str, index: int) -> Path:
         return self.path.joinpath(key, "c", str(index), "0", "0", "0")
 
 
@@ -87,39 +95,40 @@ def prepare_store(
     attributes: Mapping[str, object] | None = None,
     frame: tuple[int, ...] | None = None,
 ) -> DayStore:
-    """Make a store for these snapshots, or append those that an existing store does not have.
+    """Create a store for snapshots, or append the snapshots that an existing store does not have.
 
-    A lock lets several commands that share the snapshots call this at the same time.
+    Several commands that share the snapshots may call this at the same time, because a lock
+    protects the store.
 
     Args:
-        path: ends in `.zarr`.
+        path: path of the store, which ends in `.zarr`.
         names: names of the snapshots, in order.
         times: times of the snapshots, seconds since 1970.
         shape: (C, H, W) of every cube.
         wavelengths: nm, one per band, or None.
-        uncertainty: the store has standard deviations.
+        uncertainty: whether the store has standard deviations.
         attributes: attributes of a new store.
-        frame: (K, H', W') of every snapshot, if the store keeps them.
+        frame: (K, H', W') of every frame; None if the store keeps no frames.
 
     Raises:
-        ValueError: the existing store is for cubes of another shape or other wavelengths, or the
+        ValueError: the existing store has cubes of another shape or with other wavelengths, or the
             package zarr is missing.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f".{path.name}.lock").open("w") as lock, _zarr() as zarr:
+    with path.with_name(f".{path.name}.lock").open("w") as lock, _import_zarr() as zarr:
         fcntl.flock(lock, fcntl.LOCK_EX)
         nm = None if wavelengths is None else list(map(float, wavelengths))
         layout = {"cube_shape": list(shape), "wavelengths": nm, "uncertainty": uncertainty}
         layout |= {} if frame is None else {"frame_shape": list(frame)}
         if not path.exists():
-            # The store is renamed once it is complete, so a killed process leaves none without its
-            # arrays.
+            # The store gets its final name once it is complete, so a killed process never leaves a
+            # store without arrays.
             stage = path.with_name(f".{path.name}.new")
             group = zarr.create_group(stage, zarr_format=3, overwrite=True)
             group.attrs.update(
                 {"Conventions": CONVENTIONS, **dict(attributes or {}), "cassi": layout}
             )
-            _create(group, shape, nm, uncertainty, frame)
+            _create_arrays(group, shape, nm, uncertainty, frame)
             stage.rename(path)
         group = zarr.open_group(path, mode="r+", zarr_format=3)
 
@@ -131,7 +140,9 @@ def prepare_store(
         stored_names = set(map(str, group["name"][:]))
         new_indices = [i for i, name in enumerate(names) if name not in stored_names]
         if new_indices:
-            _extend(group, [names[i] for i in new_indices], [times[i] for i in new_indices])
+            _append_snapshots(
+                group, [names[i] for i in new_indices], [times[i] for i in new_indices]
+            )
     return DayStore(path)
 
 
@@ -146,9 +157,9 @@ class FrameRecorder:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._count = path.resolve(), -1
+        self.path, self._n_frames = path.resolve(), -1
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with _zarr():  # raises here, before a camera runs, if the package is missing
+        with _import_zarr():  # raises here, before a camera runs, if the package is missing
             if path.exists() and "frame" not in DayStore(path).group:
                 raise ValueError(f"{path} keeps no frames; choose another name")
         self._lock = self.path.with_name(f".{self.path.name}.recording").open("w")
@@ -187,10 +198,10 @@ class FrameRecorder:
         prepare = partial(
             prepare, shape=(bands, height, width), attributes=attributes, frame=frame.shape
         )
-        if self._count < 0:
-            self._count = prepare([], []).group["name"].shape[0]
-        self._count += 1
-        name = f"{self._count:06d} {name}"
+        if self._n_frames < 0:
+            self._n_frames = prepare([], []).group["name"].shape[0]
+        self._n_frames += 1
+        name = f"{self._n_frames:06d} {name}"
         store = prepare([name], [time])
         pixels = torch.from_numpy(picture).permute(2, 0, 1).float()
         pixels = torch.nn.functional.adaptive_avg_pool2d(pixels, preview_size(height, width))
@@ -202,7 +213,7 @@ class FrameRecorder:
         self._lock.close()
 
 
-def _create(
+def _create_arrays(
     group: Any,
     shape: tuple[int, int, int],
     nm: Sequence[float] | None,
@@ -243,7 +254,7 @@ def _create(
             attributes={"long_name": "snapshot as it was read", "coordinates": "name"},
         )
     common = {"shape": (0,), "chunks": (1 << 16,), "dimension_names": ("time",)}
-    group.create_array("time", dtype="float64", attributes=_TIME, **common)
+    group.create_array("time", dtype="float64", attributes=_TIME_ATTRIBUTES, **common)
     group.create_array(
         "name", dtype=str, attributes={"long_name": "name of the snapshot"}, **common
     )
@@ -259,7 +270,7 @@ def _create(
         axis[:] = np.asarray(nm)
 
 
-def _extend(group: Any, names: Sequence[str], times: Sequence[float]) -> None:
+def _append_snapshots(group: Any, names: Sequence[str], times: Sequence[float]) -> None:
     """Lengthen all arrays of a store by some snapshots, and write their times and names."""
     n_stored = group["name"].shape[0]
     for key in ("cube", "uncertainty", "preview", "frame", "time"):
@@ -272,19 +283,19 @@ def _extend(group: Any, names: Sequence[str], times: Sequence[float]) -> None:
 
 
 def preview_size(height: int, width: int) -> tuple[int, int]:
-    """Return (H', W') of the preview of a cube: both sides divided by one whole number."""
-    side = -(-max(height, width) // PREVIEW)
-    return -(-height // side), -(-width // side)
+    """Return (H', W') of a preview: the sides of a cube divided by one whole number, rounded up."""
+    divisor = -(-max(height, width) // MAX_PREVIEW_PIXELS)
+    return -(-height // divisor), -(-width // divisor)
 
 
 @contextmanager
-def _zarr() -> Iterator[ModuleType]:
-    """Yield the package zarr, or say how to install it; hide its warnings of draft features."""
+def _import_zarr() -> Iterator[ModuleType]:
+    """Import zarr and hide its warnings of draft features; ValueError if it is not installed."""
     try:
         import zarr
     except ImportError:
         raise ValueError(
-            "output.cube: it takes the package zarr for a store of many snapshots; "
+            "output.cube: a store of many snapshots needs the package zarr; "
             "pip install 'cassi[xarray]'"
         ) from None
     with warnings.catch_warnings():

@@ -1,7 +1,7 @@
 """Read cubes, masks and measurements from files; write cubes.
 
 `docs/guides/files.md` describes the formats. Nothing in a file is unpickled or run. Every error is
-one line: what was expected, what the file has, and what to do.
+one line, which says what was expected, what the file has, and what to do.
 """
 
 import os
@@ -17,7 +17,7 @@ from cassi.checks import check_readable, did_you_mean, printable
 from cassi.data import sandboxed_reader
 from cassi.data.atomic import atomic_path, atomic_paths
 from cassi.data.formats import Writer, envi, hdf5, hyperspy, mat, numpy, planes, tiff, zarr
-from cassi.data.formats.arrays import FOLDERS, READERS
+from cassi.data.formats.arrays import FOLDER_SUFFIXES, READERS
 from cassi.data.wavelengths import checked_wavelengths, checked_widths, to_nanometres
 
 PathLike = str | os.PathLike[str]
@@ -41,18 +41,19 @@ WRITE_SUFFIXES = (*_WRITERS, ".hdr")
 
 @dataclass(frozen=True)
 class LoadedArray:
-    """An array read from a file, and how it was understood.
+    """An array from a file, and how the file was read.
 
     Attributes:
-        data: float32, contiguous, finite; the function that loads it says the shape.
+        data: float32, contiguous; finite unless `load_measurement` got ``finite=False``. The shape
+            depends on the function that loads it.
         wavelengths: One per band in nm, increasing; None if the file states none.
         path: The file.
         key: Name of the array in the file; None if the format has no names.
         axes: Order of the axes in the file, for example "HWC".
-        note: One line for the user: key, axes, shapes, and every conversion made.
-        counts: The file holds integers and states no full scale.
-        full_scale: The value in ``data`` of the largest integer that the type in the file can
-            hold; None for other numbers.
+        note: One line for the user with key, axes, shapes, and every conversion of the values.
+        counts: Whether the file holds integers and states no divisor for them.
+        full_scale: The value in ``data`` that stands for the largest possible integer of the file;
+            None if it is not known.
     """
 
     data: Tensor
@@ -76,14 +77,15 @@ def load_cube(
     Args:
         path: File with one of the suffixes in ``READ_SUFFIXES``, or a folder of images, one a band.
         key: Name of the array; by default a usual name, else the only array that fits.
-        axes: Order of the axes in the file, such as "HWC". By default that which the file states;
-            else the bands are the axis of length ``bands``, else the shortest axis.
+        axes: Order of the axes in the file, such as "HWC". By default the order that the file
+            states. Otherwise the axis of length ``bands`` is taken for the bands, else the shortest
+            axis.
         bands: Number of bands expected, a hint for the order of the axes.
 
     Raises:
         OSError: There is no such file, or it is a folder without images.
-        ValueError: Unknown suffix; damaged file; no, several or unsuitable arrays; ambiguous axes;
-            complex, empty, not finite or not numeric values.
+        ValueError: The suffix is unknown, the file is damaged, no array or several arrays fit, the
+            order of the axes is not clear, or values are complex, not finite or no numbers.
     """
     return _load("cube", path, key, axes, bands)
 
@@ -91,11 +93,12 @@ def load_cube(
 def load_mask(
     path: PathLike, *, key: str | None = None, axes: str | None = None, bands: int | None = None
 ) -> LoadedArray:
-    """Read a mask; arguments are those of `load_cube`.
+    """Read a mask; arguments and errors are those of `load_cube`.
 
-    ``data`` has shape (K, 1 or C, H, W). Two axes give (1, 1, H, W). Three give (1, C, H, W), or
-    (K, 1, H, W) with ``axes="KHW"``, where K stands for the shots. Four are "KCHW". Integer images
-    are scaled as by `load_cube`, except those of zeros and ones.
+    ``data`` has shape (K, 1 or C, H, W). A file with two axes gives (1, 1, H, W). A file with three
+    axes gives (1, C, H, W), or (K, 1, H, W) with ``axes="KHW"``, where K is the number of shots.
+    Four axes are "KCHW". Integers of images are scaled as by `load_cube`, except masks of zeros and
+    ones.
     """
     return _load("mask", path, key, axes, bands)
 
@@ -110,16 +113,16 @@ def load_measurement(
 ) -> LoadedArray:
     """Read a measurement; ``data`` has shape (1, K, H, W'), and there are no wavelengths.
 
-    K is the number of shots, 1 for a file with two axes. Of three axes the shots are the shortest
-    one by default.
+    K is the number of shots, 1 for a file with two axes. In a file with three axes the shortest one
+    is taken for the shots by default.
 
     Args:
         path: File with one of the suffixes in ``READ_SUFFIXES``.
         key: Name of the array.
         axes: Order of the axes in the file, such as "HWK".
-        finite: Refuse values that are not finite. Without it the caller has to check them by
-            `check_finite`, for example because bad pixels may have any value.
-        counts: Take integers as they are, also those of images and those with a stated scale.
+        finite: Refuse values that are not finite. With False the caller has to check them by
+            `check_finite`; bad pixels, for example, may have any value.
+        counts: Take integers as they are, also in images and in files that state a scale.
 
     Raises:
         OSError: There is no such file.
@@ -129,7 +132,10 @@ def load_measurement(
 
 
 def load_guide(path: PathLike) -> LoadedArray:
-    """Read the picture of a guide: ``data`` of shape (1, G, H, W); a PNG may have three colours."""
+    """Read the picture of a guide; ``data`` has shape (1, G, H, W).
+
+    A PNG may have three colours.
+    """
     return _load("guide", path, None, None, 3)
 
 
@@ -203,12 +209,12 @@ def write_cube(
             wavelengths.
 
     Raises:
-        OSError: The folder does not exist, the disk is full, ….
+        OSError: The folder does not exist, or writing failed, for example because the disk is full.
         ValueError: Unknown suffix, wrong shape, values that are not finite, or wavelengths that
             do not fit the bands or the format.
     """
     path = Path(path).expanduser()
-    if (suffix := _suffix(path)) not in WRITE_SUFFIXES:
+    if (suffix := _normalize_suffix(path)) not in WRITE_SUFFIXES:
         suffixes = " ".join(WRITE_SUFFIXES)
         raise ValueError(f"cannot write {path}: unknown suffix {suffix!r}; use {suffixes}")
     if isinstance(cube, Tensor):
@@ -231,7 +237,8 @@ def write_cube(
     if fwhm is not None:
         if nm is None or suffix not in _SUFFIXES_WITH_WIDTHS:
             raise ValueError(
-                f"fwhm: expected wavelengths with it, and {' '.join(_SUFFIXES_WITH_WIDTHS)}"
+                "fwhm: expected wavelengths, too, and a suffix of "
+                f"{' '.join(_SUFFIXES_WITH_WIDTHS)}"
             )
         widths = [checked_widths(fwhm, len(values))]
     if suffix == ".hdr":
@@ -243,8 +250,8 @@ def write_cube(
         _WRITERS[suffix](temporary, values, nm, *widths)
 
 
-def _suffix(path: Path) -> str:
-    """Return the suffix in lower case, `.ome.tif` for every spelling of it."""
+def _normalize_suffix(path: Path) -> str:
+    """Return the suffix in lower case; for an OME-TIFF it is `.ome.tif`."""
     return ".ome.tif" if tiff.is_ome(path) else path.suffix.lower()
 
 
@@ -265,8 +272,8 @@ def _load(
     remarks = description["remarks"]
     axes_of_data = "".join(letter for letter in "KCHW" if letter in file_axes)
     data = torch.from_numpy(values)
-    # The shots of a mask are its first axis, and each has one band here. All other arrays with
-    # three axes are one sample.
+    # A mask with the axes KHW has one band per shot. All other arrays with three axes are one
+    # sample.
     data = data[:, None] if role_name == "mask" and axes_of_data == "KHW" else data
     data = data.reshape((1,) * (4 - data.ndim) + tuple(data.shape))
     if finite:
@@ -299,10 +306,10 @@ def _load(
 
 
 def _find_file(path: Path, role_name: str) -> Path:
-    """Return the path of a file that can be read as `role_name`, or raise what is wrong with it."""
+    """Return the path of a file that can be read as `role_name`; raise an error if it cannot."""
     if path.is_dir():
         is_image_folder = role_name == "cube" and planes.has_images(path)
-        if is_image_folder or path.suffix.lower() in FOLDERS:
+        if is_image_folder or path.suffix.lower() in FOLDER_SUFFIXES:
             return path
         alternative = ", or a folder of images, one a band" if role_name == "cube" else ""
         suffixes = " ".join(filter(None, READ_SUFFIXES))
@@ -323,7 +330,8 @@ def _find_file(path: Path, role_name: str) -> Path:
     if not path.is_file():
         raise ValueError(f"cannot read {path}: it is not a regular file")
     check_readable(path)
-    # This raises PermissionError with the file's name, before a library of the format would fail.
+    # Opening the file here raises PermissionError with its name, before a library of its format
+    # would fail.
     with path.open("rb") as file:
         if not file.read(1):
             raise ValueError(f"cannot read {path}: the file is empty")
@@ -336,7 +344,7 @@ def check_finite(name: str, tensor: Tensor, remedy: str = "replace them first") 
     Args:
         name: name of the tensor, for the message.
         tensor: values of any shape.
-        remedy: end of the message, what to do.
+        remedy: end of the message, which says what to do.
     """
     is_finite = torch.isfinite(tensor)
     if not is_finite.all():

@@ -24,9 +24,9 @@ class Manifest:
         wavelengths: bands to which all scenes are interpolated, nm, rising.
         train: checksum (SHA-256, hexadecimal) of each file or PNG folder by its path relative to
             the data root, with forward slashes.
-        validation: the same, of the scenes by which weights are selected.
-        test: the same, of the scenes by which nothing is selected.
-        aliases: name of a scene in other data sets by its path, if its file is named otherwise.
+        validation: checksums of the validation scenes, by which weights are selected.
+        test: checksums of the test scenes, by which nothing is selected.
+        aliases: by path, the name that a scene has in other data sets if its file has another name.
     """
 
     wavelengths: tuple[float, ...]
@@ -42,12 +42,17 @@ class Manifest:
         return {"train": self.train, "validation": self.validation, "test": self.test}[split]
 
     def scene_name(self, path: str) -> str:
-        """Return the name of a listed scene: its alias, else that of its file."""
+        """Return the name of a listed scene: its alias, else the name of its file."""
         return scene_name(self.aliases.get(path, path))
 
 
 class CheckedSplit(NamedTuple):
-    """The scenes of a split, in the manifest's order, and scenes in their folders not listed."""
+    """The scenes of a split that were checked.
+
+    Attributes:
+        paths: files and PNG folders in the manifest's order.
+        unlisted_files: scenes in the same folders that the manifest does not list.
+    """
 
     paths: tuple[Path, ...]
     unlisted_files: tuple[Path, ...]
@@ -94,11 +99,11 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 
 def check_split(manifest: Manifest, split: str, root: str | os.PathLike[str]) -> CheckedSplit:
-    """Check the files of a split: all are there, unchanged, and none is a scene of a later split.
+    """Check that all files of a split exist unchanged, and that none is a scene of a later split.
 
-    A scene is that of a later split if it has the checksum of one of its files, or the same name
-    without suffix, case and `_ms`. The later splits of train are validation and test, that of
-    validation is test. All scenes in the folders of the split are compared, listed or not.
+    The order of the splits is train, validation, test. Two scenes are the same if their checksums
+    are equal, or their names apart from suffix, case and `_ms`. All scenes in the folders of the
+    split are compared, also those that the manifest does not list.
 
     Raises:
         FileNotFoundError: a listed file is missing.
@@ -143,10 +148,10 @@ def check_split(manifest: Manifest, split: str, root: str | os.PathLike[str]) ->
 def refuse_shared(
     paths: Iterable[Path], later_paths: Iterable[Path], split: str, later_split: str
 ) -> None:
-    """Raise ValueError if a scene is in a split and in a later one; for data without a manifest.
+    """Raise ValueError if a scene of a split is also in a later split.
 
-    Scenes are the same if their contents or their names are equal. Names such as `scene01` do not
-    count, because every data set uses them.
+    This check is for data without a manifest. Two scenes are the same if their contents or their
+    names are equal. Names such as `scene01` do not count, because every data set uses them.
     """
     digests, names = {}, {}
     for path in later_paths:
@@ -165,7 +170,7 @@ def refuse_shared(
 def _refuse_later_scenes(
     manifest: Manifest, split: str, scenes: Iterable[tuple[str, str]], digests: Mapping[str, str]
 ) -> None:
-    """Raise ValueError if scenes (path, name) of a split are in a later one of the manifest."""
+    """Raise ValueError if a scene (path, name) of a split is in a later split of the manifest."""
     for later_split in SPLITS[: SPLITS.index(split) : -1]:
         scene_names = {manifest.scene_name(path): path for path in manifest.files(later_split)}
         contents = {digest: path for path, digest in manifest.files(later_split).items()}
@@ -183,7 +188,7 @@ def _refuse_later_scenes(
 
 
 def _parse_manifest(content: object) -> Manifest:
-    """Return the manifest of a JSON object; ValueError if its form is another one."""
+    """Return the manifest of a JSON object; ValueError if its form is not that of a manifest."""
     if not isinstance(content, dict):
         raise ValueError(f"expected a JSON object, got {type(content).__name__}")
     unknown = set(content) - {"wavelengths", "aliases", *SPLITS}
@@ -214,6 +219,6 @@ def _parse_manifest(content: object) -> Manifest:
 
 
 def first_names(names: Sequence[str], count: int = 3) -> str:
-    """Return the first of several names, and the number of the others, for a message."""
+    """Return the first `count` names and the number of the others, for a message."""
     ending = f" and {len(names) - count} more" if len(names) > count else ""
     return ", ".join(names[:count]) + ending

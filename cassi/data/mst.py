@@ -53,9 +53,9 @@ FOLDERS = {
     "KAIST_CVPR2021": Folder(r".+\.mat", ("HSI",), clip=True),
     "TSA_simu_data/Truth": Folder(r".+\.mat", ("img",)),
 }
-"""The folders of cubes in `datasets` of the toolbox."""
-TEST = "TSA_simu_data/Truth"
-"""The folder of the ten scenes that the toolbox validates and tests on."""
+"""The folders of cubes in the folder `datasets` of the toolbox, and how each is read."""
+TEST_FOLDER = "TSA_simu_data/Truth"
+"""The folder with the ten scenes that the toolbox validates and tests on."""
 
 
 class Toolbox:
@@ -67,7 +67,7 @@ class Toolbox:
     Args:
         root: the folder `datasets`.
         wavelengths: bands of the files, nm; the files do not state them.
-        train: folders of training scenes, names of `FOLDERS`.
+        train: folders of training scenes, keys of `FOLDERS`.
         cache: folder for converted copies, see `cassi.data.datasets.load_all`.
 
     Raises:
@@ -90,12 +90,12 @@ class Toolbox:
 
     def __call__(self, split: str) -> list[Scene]:
         """Load the training scenes for "train", and the test scenes for any other split."""
-        names = self.train if split == "train" else (TEST,)
+        names = self.train if split == "train" else (TEST_FOLDER,)
         paths_by_folder = {name: list_scenes(self.root, name) for name in names}
-        if split == "train" and (self.root / TEST).is_dir():
-            test_paths = list_scenes(self.root, TEST)
-            # The checksum of every file would take long. A copy of a test scene has its size, so
-            # only files of such a size are read.
+        if split == "train" and (self.root / TEST_FOLDER).is_dir():
+            test_paths = list_scenes(self.root, TEST_FOLDER)
+            # Checksums of all files would take long. A copy of a test scene has the same size, so
+            # only files with the size of a test scene are read.
             sizes = {path.stat().st_size for path in test_paths}
             same_size_paths = [
                 p
@@ -125,7 +125,7 @@ def list_scenes(root: PathLike, name: str) -> list[Path]:
         ValueError: it has no scenes.
     """
     folder, folder_path = FOLDERS[name], Path(root).expanduser() / name
-    example = "scene01.mat" if name == TEST else "scene1.mat"
+    example = "scene01.mat" if name == TEST_FOLDER else "scene1.mat"
     if not folder_path.is_dir():
         raise FileNotFoundError(
             f"no folder {folder_path}; data.root=DIR is the folder datasets of the MST toolbox, in "
@@ -153,8 +153,8 @@ def list_scenes(root: PathLike, name: str) -> list[Path]:
 def load_toolbox_scene(path: Path, folder: Folder, wavelengths: tuple[float, ...]) -> Scene:
     """Read a cube `(H, W, C)` as the toolbox does; ValueError for another number of bands."""
     bands, full_scale = len(wavelengths), folder.full_scale
-    # The message is the only sign that a file has no array of this name. Any other error, and that
-    # of the last name, goes to the caller.
+    # Only the message of the error shows that a file has no array of this name. All other errors
+    # are raised, and every error of the last name.
     for key in folder.keys:
         try:
             loaded_cube = load_cube(path, key=key, axes="HWC", bands=bands)
@@ -166,8 +166,8 @@ def load_toolbox_scene(path: Path, folder: Folder, wavelengths: tuple[float, ...
     if len(cube) != bands:
         raise ValueError(f"{path}: expected {bands} bands, got {len(cube)}")
     note = f"{loaded_cube.note}, divided by {full_scale}" if full_scale != 1 else loaded_cube.note
-    # Counts are kept in two bytes if `Scene.values` gives the same bits as the toolbox. It
-    # multiplies by 1 / full_scale, which is exact for a power of two.
+    # Counts are kept in two bytes only if `Scene.values` gives the same bits as the toolbox.
+    # `Scene.values` multiplies by 1 / full_scale, which is exact for a power of two.
     is_count = (cube >= 0) & (cube < 65536) & (cube == cube.round())
     if full_scale == 65536 and bool(is_count.all()):
         return Scene(path.stem, cube.to(torch.uint16), wavelengths, note, full_scale=full_scale)
@@ -177,14 +177,14 @@ def load_toolbox_scene(path: Path, folder: Folder, wavelengths: tuple[float, ...
 
 @dataclass(frozen=True)
 class SampleDraw:
-    """One sample of a batch: the windows of scenes that it is cut from, and how it is turned.
+    """How one sample of a batch is made: the windows of scenes that it is cut from, and its turns.
 
     Attributes:
         windows: (scene, top, left) of one crop, or of the four quarters of a spliced sample: top
             left, top right, bottom left, bottom right.
         turns: number of right angles, counterclockwise.
-        flip_columns: mirror the columns after that.
-        flip_rows: then mirror the rows.
+        flip_columns: mirror the columns after the turns.
+        flip_rows: mirror the rows at the end.
     """
 
     windows: tuple[tuple[int, int, int], ...]
@@ -194,7 +194,7 @@ class SampleDraw:
 
 
 def draw_batch(
-    scenes: int,
+    n_scenes: int,
     rows: int,
     columns: int,
     size: int,
@@ -204,21 +204,24 @@ def draw_batch(
 ) -> list[SampleDraw]:
     """Draw a batch by the rule of the toolbox, with the random numbers in its order.
 
-    The first ⌊B/2⌋ of B samples are crops, turned and mirrored. Each of the others is spliced of
-    four quarters of drawn scenes, neither turned nor mirrored. The last position is never drawn,
-    because `randint(0, rows − size)` excludes its upper bound.
+    The first ⌊B/2⌋ of B samples are crops, turned and mirrored. Each other sample is joined from
+    four quarters of random scenes and is neither turned nor mirrored. The last position of a window
+    is never drawn, because `randint(0, rows − size)` excludes its upper bound.
 
     Args:
-        scenes: number of scenes.
+        n_scenes: number of scenes.
         rows: number of rows of every scene.
         columns: number of columns of every scene.
         size: rows and columns of a sample.
         batch_size: B.
-        position_random: stands for the toolbox's `numpy.random`.
-        turn_random: stands for its `random`.
+        position_random: generator of positions, in place of the toolbox's `numpy.random`.
+        turn_random: generator of turns and mirrors, in place of the toolbox's `random`.
+
+    Returns:
+        How to make each of the B samples.
     """
     crops = []
-    for scene in position_random.choice(range(scenes), batch_size // 2):
+    for scene in position_random.choice(range(n_scenes), batch_size // 2):
         top = position_random.randint(0, rows - size)
         crops.append((int(scene), top, position_random.randint(0, columns - size)))
     draws = []
@@ -229,7 +232,7 @@ def draw_batch(
         draws.append(SampleDraw((crop,), turns, flip_columns, flip_rows))
     for _ in range(batch_size - batch_size // 2):
         quarters = []
-        for scene in position_random.randint(0, scenes, 4):
+        for scene in position_random.randint(0, n_scenes, 4):
             top = position_random.randint(0, rows - size // 2)
             quarters.append((int(scene), top, position_random.randint(0, columns - size // 2)))
         draws.append(SampleDraw(tuple(quarters)))
@@ -246,20 +249,21 @@ def cut_sample(scenes: Sequence[Scene], size: int, draw: SampleDraw) -> Tensor:
 
 
 class ToolboxBatches(Dataset[Tensor]):
-    """Training samples by the rule of the toolbox: in each batch ⌊B/2⌋ crops, the rest spliced.
+    """Training samples by the rule of the toolbox: each batch has ⌊B/2⌋ crops, the rest is spliced.
 
-    Sample i is number i mod B of batch ⌊i/B⌋. The batch depends only on the seed and its number, so
-    any number of workers and processes gives the same samples.
+    Sample i is number i mod B of batch ⌊i/B⌋. A batch depends only on the seed and on its number,
+    so the samples do not depend on the number of workers or processes.
 
     Args:
-        scenes: all of one size, larger than the samples.
+        scenes: scenes of one size, larger than the samples.
         size: rows and columns of the samples, even.
-        length: number of samples of an epoch.
+        length: number of samples in an epoch.
         batch_size: B.
         seed: seed of all samples.
 
     Raises:
-        ValueError: an odd size, or scenes of several sizes or not larger than the samples.
+        ValueError: the size is odd, or the scenes have several sizes or are not larger than the
+            samples.
     """
 
     def __init__(
@@ -280,7 +284,7 @@ class ToolboxBatches(Dataset[Tensor]):
         if min(self.rows, self.columns) <= size:
             raise ValueError(
                 f"size: expected less than {min(self.rows, self.columns)}, the size of the scenes, "
-                f"because the last place is never drawn, got {size}"
+                f"because the last position is never drawn, got {size}"
             )
 
     def __len__(self) -> int:

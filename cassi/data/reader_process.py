@@ -1,12 +1,13 @@
-"""The process of the sandboxed reader, with few rights; `sandboxed_reader.py` starts and asks it.
+"""The program of the sandboxed reader, a process with few rights that opens files.
 
-It imports numpy and the library of the format, but no torch. Around each file it limits its own
-address space, memory, processor time, open files and written bytes, and it refuses to open other
-files. So the readers of formats need not doubt sizes in a header: one that exceeds the limits leads
-to an error, or ends the process.
+`sandboxed_reader.py` starts the process and sends it requests. The process imports numpy and the
+library of the format, but not torch. While it reads a file, it limits its own address space,
+memory, processor time, open files and written bytes, and it refuses to open other files. So the
+readers of formats need not check the sizes in a header. A size that exceeds the limits leads to an
+error, or ends the process.
 
-A request is a line of JSON. The answer is a line of JSON with the limits, another one with the
-description of the file or an error, and the bytes of a float32 array.
+A request is a line of JSON. The answer has up to three parts: a line of JSON with the limits, a
+line of JSON with the description of the file or an error, and the bytes of a float32 array.
 """
 
 import contextlib
@@ -30,17 +31,21 @@ from cassi.data.formats import arrays, envi, machine_memory, name_errors, tiff
 
 MB = 1_000_000
 BASE_MB, BYTES_PER_BYTE = 512, 64
-"""Limit of memory: 512 MB, and 64 bytes for each byte of the file."""
+"""Limit of memory: 512 MB, and 64 bytes for each byte of the file, because the file may be
+compressed. Larger numbers allow files that are compressed more; smaller numbers stop a hostile file
+earlier."""
 BASE_SECONDS, MB_PER_SECOND = 8, 128
-"""Limit of processor time: 8 s, and a second for each 128 MB that the memory limit is above
+"""Limit of processor time: 8 s, plus one second for each 128 MB of the memory limit above
 `BASE_MB`."""
+# A reader opens few files at a time. The others are modules that its library imports meanwhile.
 _MAX_OPEN_FILES = 64
-# An idle process ends after this time and frees its memory. The next request starts a new one.
+# An idle process ends after this time and frees its memory. The next request starts a new process.
 _IDLE_SECONDS = 120
-# A pointer of Git LFS is about 130 bytes long. A larger file is no pointer and is not searched.
+# A pointer of Git LFS is about 130 bytes long. A larger file cannot be a pointer and is not
+# checked.
 _MAX_POINTER_BYTES = 1024
-# What a reader of the format imports. It is imported before the limits are set, so that the
-# memory and the time of the import do not count as those of the first file.
+# Libraries that read a format. They are imported before the limits are set, so that the memory and
+# the time of the import do not count for the first file.
 _FORMAT_LIBRARIES = {
     **dict.fromkeys((".tif", ".tiff"), ("tifffile",)),
     **dict.fromkeys(envi.SUFFIXES, ("spectral.io.envi",)),
@@ -49,7 +54,8 @@ _FORMAT_LIBRARIES = {
     ".png": ("PIL.PngImagePlugin",),
     ".zarr": ("zarr",),
 }
-# Words of libraries that fail for want of memory without raising MemoryError, in lower case.
+# Words, in lower case, of the errors of libraries that run out of memory but do not raise
+# MemoryError.
 _MEMORY_ERRORS = (
     *("allocate memory", "unable to allocate", "out of memory", "memory allocation failed"),
     *("can't start new thread", "not enough memory"),
@@ -62,24 +68,24 @@ _FORBIDDEN_EVENTS = (
     *("socket.connect", "socket.bind", "shutil.rmtree"),
 )
 
-Values = tuple["np.ndarray | None", "Mapping[str, object] | None"]
+ReadResult = tuple["np.ndarray | None", "Mapping[str, object] | None"]
 
 
-def _describe_stack(path: Path) -> Values:
+def _describe_stack(path: Path) -> ReadResult:
     with name_errors(f"cannot read {path} as {path.suffix.lower()}"):
         return None, tiff.describe_stack(path)
 
 
-CALLS: dict[str, Callable[..., Values]] = {
+CALLS: dict[str, Callable[..., ReadResult]] = {
     "array": arrays.read_array,
     "stack": _describe_stack,
 }
-"""Functions of a path that can be requested. Each returns an array or None, and a description of
-values that JSON can hold."""
+"""Functions that a request can name. Each takes a path and returns an array or None, and a
+description in values that JSON can hold."""
 
 
 def serve(descriptor: int) -> None:
-    """Answer requests until the other end closes the socket, or none comes for some time."""
+    """Answer requests until the parent closes the socket, or no request comes for two minutes."""
     # Ctrl-C also reaches this process. Its parent handles it and then ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -109,8 +115,8 @@ def _answer(connection: socket.socket, request: Mapping[str, Any]) -> bool:
     stored_bytes = sum(file.stat().st_size for file in files)
     megabytes = request["megabytes"] or BASE_MB + BYTES_PER_BYTE * stored_bytes // MB
     seconds = BASE_SECONDS + max(0, megabytes - BASE_MB) // MB_PER_SECOND
-    machine = _machine_share() // MB
-    send(connection, {"megabytes": megabytes, "seconds": seconds, "machine": machine})
+    memory_share = _compute_memory_share() // MB
+    send(connection, {"megabytes": megabytes, "seconds": seconds, "machine": memory_share})
     try:
         with _apply_limits(megabytes, seconds), _allow_only(path):
             with name_errors(f"cannot read {path}"):
@@ -118,7 +124,7 @@ def _answer(connection: socket.socket, request: Mapping[str, Any]) -> bool:
                     check_fetched(file, file.read_bytes())
             values, description = CALLS[request["call"]](path, **request["arguments"])
             if values is not None:
-                # Values beyond float32 become infinite; `io` refuses those.
+                # Values beyond float32 become infinite, and `io` refuses infinite values.
                 with np.errstate(over="ignore", invalid="ignore"):
                     values = np.ascontiguousarray(values, np.float32)
         answer: dict[str, object] = {
@@ -152,8 +158,8 @@ def _is_pair(path: Path, file: Path) -> bool:
     return path.suffix.lower() in envi.SUFFIXES and file.parent == path.parent and has_same_stem
 
 
-def _machine_share() -> int:
-    """Return how many bytes of the machine's memory reading may take: three quarters."""
+def _compute_memory_share() -> int:
+    """Return the memory that reading may take, bytes: three quarters of the machine's memory."""
     # The rest is left to the caller and to other programs. If memory ran out, Linux would kill one
     # of them.
     return max(3 * machine_memory() // 4, BASE_MB * MB)
@@ -161,8 +167,9 @@ def _machine_share() -> int:
 
 @contextlib.contextmanager
 def _apply_limits(megabytes: int, seconds: int) -> Iterator[None]:
-    """Limit what the block may take beyond what the process already has."""
-    # proc(5): the first number is the size of the address space, the sixth that of data and stack.
+    """Limit the resources that the block may use in addition to those already in use."""
+    # proc(5): the first number is the size of the address space, the sixth is that of data and
+    # stack, both in pages.
     page_counts = Path("/proc/self/statm").read_text("ascii").split()
     page_bytes, max_bytes = os.sysconf("SC_PAGE_SIZE"), megabytes * MB
     usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -170,7 +177,8 @@ def _apply_limits(megabytes: int, seconds: int) -> Iterator[None]:
         resource.RLIMIT_AS: int(page_counts[0]) * page_bytes + max_bytes,
         # This limit does not count mapped files, so a file that is larger than the memory of the
         # machine can still be mapped.
-        resource.RLIMIT_DATA: int(page_counts[5]) * page_bytes + min(max_bytes, _machine_share()),
+        resource.RLIMIT_DATA: int(page_counts[5]) * page_bytes
+        + min(max_bytes, _compute_memory_share()),
         resource.RLIMIT_CPU: int(usage.ru_utime + usage.ru_stime) + 1 + seconds,
         resource.RLIMIT_FSIZE: max_bytes,
         resource.RLIMIT_NOFILE: _MAX_OPEN_FILES,
@@ -187,11 +195,12 @@ def _apply_limits(megabytes: int, seconds: int) -> Iterator[None]:
             resource.setrlimit(kind, limits)
 
 
-# The file or folder that may be opened at present; None between files, when all may be opened.
+# The file or folder that may be opened now. None between two requests, when all files may be
+# opened.
 _allowed_path: Path | None = None
 _PACKAGE = str(Path(__file__).parents[1])
-# Folders from which Python and its libraries read. If the requested file lies in such a folder
-# itself, a neighbour with data must not be opened: there only code is allowed.
+# Folders from which Python and its libraries read. If the requested file itself lies in such a
+# folder, only code may be opened there, so that no data beside the file is read.
 _LIBRARY_FOLDERS = {
     os.path.realpath(path) for path in (*sys.path, sys.prefix, sys.base_prefix, _PACKAGE)
 }
@@ -211,7 +220,7 @@ def _allow_only(path: Path) -> Iterator[None]:
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    """Raise PermissionError for what reading a file needs not; Python calls this as audit hook."""
+    """Raise PermissionError for events that reading a file does not need (hook of `sys`)."""
     if _allowed_path is None or (event != "open" and event not in _FORBIDDEN_EVENTS):
         return
     if event != "open":
@@ -235,7 +244,7 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def describe(error: BaseException) -> dict[str, object]:
-    """Return an error in values of JSON: want of memory, an error of the file, or a defect."""
+    """Return an error in values of JSON: lack of memory, a bad file, or a defect of a reader."""
     # A library may wrap the MemoryError, so the whole chain is searched.
     cause: BaseException | None = error
     while cause is not None:

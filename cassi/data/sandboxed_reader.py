@@ -1,7 +1,7 @@
-"""Start and ask the process with few rights that opens files, see `reader_process.py`.
+"""Read files in the sandboxed reader, a process with few rights that runs `reader_process.py`.
 
-The process starts with the first file and serves all later ones. If it exceeds a limit it ends, and
-the next file starts a new one.
+The process starts with the first file and serves all later ones. If the process exceeds a limit, it
+ends, and the next file starts a new process.
 """
 
 import atexit
@@ -26,10 +26,11 @@ from cassi.data.reader_process import send
 LIMIT_VARIABLE = "CASSI_READ_MB"
 """Environment variable with the memory, in MB, that reading one file may take. The limit of time
 follows from it."""
-# Elapsed time that reading may take, over its limit of processor time. It is above 1 because the
-# process also waits for the disk and for other programs.
+# Limit of the elapsed time of reading, divided by the limit of processor time. It is above 1
+# because the process also waits for the disk and for other programs.
 _MAX_ELAPSED_RATIO = 1.5
-# A line of JSON from the process: its metadata come from a file that nobody trusts.
+# Longest line of JSON that is accepted from the process. A line contains metadata of the file,
+# which may be hostile.
 _MAX_ANSWER_BYTES = 1 << 24
 _ROOT = Path(__file__).resolve().parents[1]
 # Empty modules take the place of the packages `cassi` and `cassi.data`, so that no `__init__` file
@@ -44,10 +45,11 @@ for name in ("cassi", "cassi.data"):
 from cassi.data.reader_process import serve
 serve(descriptor)
 """
+# Every thread and every arena of malloc reserves memory, which would count towards the limit.
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "MALLOC_ARENA_MAX"), "1"
 )
-# "::" makes HDF5 load no filter plugins: those are shared libraries, chosen by the file.
+# "::" makes HDF5 load no filter plugins, which are shared libraries that the file chooses.
 _NO_PLUGINS = {"HDF5_PLUGIN_PRELOAD": "::"}
 
 
@@ -55,7 +57,7 @@ def read(call: str, path: Path, **arguments: Any) -> tuple[Any, Any]:
     """Read a file or folder in the sandboxed reader.
 
     Args:
-        call: "array" or "stack", see `worker.CALLS`.
+        call: "array" or "stack", see `reader_process.CALLS`.
         path: an existing file or folder.
         arguments: further arguments of the call, in values of JSON.
 
@@ -74,7 +76,7 @@ def read(call: str, path: Path, **arguments: Any) -> tuple[Any, Any]:
         "arguments": arguments,
         "folder": str(Path.cwd()),
     }
-    return _reader.ask(path, request | {"megabytes": _stated_limit()})
+    return _reader.ask(path, request | {"megabytes": _read_limit()})
 
 
 def start() -> None:
@@ -95,7 +97,7 @@ def process_id() -> int | None:
     return None if _reader.process is None else _reader.process.pid
 
 
-def _stated_limit() -> int | None:
+def _read_limit() -> int | None:
     """Return the limit of memory (MB) that the user has set, or None."""
     text = os.environ.get(LIMIT_VARIABLE, "")
     if not text:
@@ -106,7 +108,7 @@ def _stated_limit() -> int | None:
 
 
 class _Reader:
-    """The process, and the socket through which it is asked. One request at a time holds `lock`."""
+    """The reader process and the socket to it. A request holds `lock` until it is answered."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -128,7 +130,8 @@ class _Reader:
                     status = self.stop(patience=2.0)
                     if is_late.is_set():
                         raise ValueError(
-                            f"{path}: reading it takes more than {seconds} s{_remedy(limits)}"
+                            f"{path}: reading it takes more than {seconds} s"
+                            f"{_describe_remedy(limits)}"
                         )
                     raise ValueError(_describe_end(path, limits, status))
                 if answer.get("error") == "memory":
@@ -151,8 +154,9 @@ class _Reader:
         raise RuntimeError(f"{path}: {arguments[0]}")
 
     def _send_request(self, request: Mapping[str, object]) -> dict[str, int]:
-        """Send a request; return the limits that the process has set itself for it."""
-        # A second attempt with a new process, since an idle one ends by itself, perhaps just now.
+        """Send a request; return the limits that the process sets itself for it."""
+        # An idle process ends by itself, perhaps just now. Then the second attempt starts a new
+        # process.
         for _ in range(2):
             connection = self.start()
             with contextlib.suppress(ConnectionError):
@@ -175,7 +179,7 @@ class _Reader:
         return None, None
 
     def _kill_late(self, is_late: threading.Event) -> None:
-        """Kill a process that takes too long; the thread that waits for it then sees its end."""
+        """Kill a process that takes too long; `ask` then receives no answer."""
         is_late.set()
         if self.process is not None:
             self.process.kill()
@@ -193,7 +197,7 @@ class _Reader:
             # -P: the current folder is not searched for modules.
             command = [sys.executable, "-P", "-c", _PROGRAM]
             self.process = subprocess.Popen(
-                [*command, str(_ROOT), str(reader_end.fileno()), *_module_folders()],
+                [*command, str(_ROOT), str(reader_end.fileno()), *_list_module_folders()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -203,7 +207,10 @@ class _Reader:
         return own_end
 
     def stop(self, patience: float = 0.0) -> int:
-        """End the process within some seconds, or kill it; return its status, -n for signal n."""
+        """End the process, or kill it after `patience` seconds; return its status.
+
+        A status of -n means that signal n ended the process.
+        """
         if self.connection is not None:
             self.answers.close()
             self.connection.close()
@@ -211,34 +218,36 @@ class _Reader:
         if process is None:
             return 0
         try:
-            # The process ends when its socket closes. Its status tells of a crash before that.
+            # The process ends when its socket closes. If it crashed before, its status names the
+            # signal.
             return process.wait(patience)
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()
 
-    def leave(self) -> None:
-        """Forget the process in a forked copy of its parent; it goes on serving the parent."""
+    def forget(self) -> None:
+        """Forget the process after a fork of its parent, which continues to use it."""
         if self.connection is not None:
             os.close(self.connection.detach())
         if self.process is not None:
-            # With a status, Popen does not wait for a process that is no child of this one.
+            # The reader is no child of the fork. With a status, Popen does not wait for it.
             self.process.returncode = 0
-        # A reference is kept: closing the reader takes its lock, which a thread of the parent may
-        # have held at the fork. No such thread exists here, so closing could wait forever.
+        # This reference keeps the buffered reader open. Closing it takes its lock, which a thread
+        # of the parent may have held at the fork. That thread does not exist here, so closing could
+        # wait forever.
         self.answers_of_parent = self.answers
         self.process, self.connection, self.answers, self.lock = None, None, None, threading.Lock()
 
 
 def _describe_memory_limit(path: Path, limits: Mapping[str, int]) -> str:
     beginning = f"{path}: reading it takes more than"
-    # A higher limit would not help where the machine itself has less memory.
+    # A higher limit would not help if the machine itself has less memory.
     if limits["megabytes"] > limits["machine"]:
         return f"{beginning} the {limits['machine']} MB that this machine has for it"
-    return f"{beginning} {limits['megabytes']} MB{_remedy(limits)}"
+    return f"{beginning} {limits['megabytes']} MB{_describe_remedy(limits)}"
 
 
-def _remedy(limits: Mapping[str, int]) -> str:
+def _describe_remedy(limits: Mapping[str, int]) -> str:
     """Return the end of a message: how to set twice the limit."""
     return f"; if you trust it, set {LIMIT_VARIABLE}={2 * limits['megabytes']}"
 
@@ -247,7 +256,7 @@ def _describe_end(path: Path, limits: Mapping[str, int], status: int) -> str:
     """Return a message that says why the process ended, from its status."""
     if status == -signal.SIGXCPU:
         limit = f"{limits['seconds']} s of processor time"
-        return f"{path}: reading it takes more than {limit}{_remedy(limits)}"
+        return f"{path}: reading it takes more than {limit}{_describe_remedy(limits)}"
     # Linux kills a process with SIGKILL when the memory of the machine runs out.
     if status == -signal.SIGKILL:
         return _describe_memory_limit(path, limits)
@@ -255,11 +264,11 @@ def _describe_end(path: Path, limits: Mapping[str, int], status: int) -> str:
     return f"cannot read {path}: it is damaged, its reader crashed ({name})"
 
 
-def _module_folders() -> list[str]:
+def _list_module_folders() -> list[str]:
     """Return the folders in which this process finds modules, for the reader to search last.
 
-    The current folder is left out: it may hold files of a stranger. Searched last, a `types.py`
-    in one of the folders never takes the place of Python's own.
+    The current folder is left out, because it may hold files of a stranger. The reader searches
+    these folders after its own. So a `types.py` in one of them never replaces Python's module.
     """
     try:
         current_folder = Path.cwd()
@@ -271,4 +280,4 @@ def _module_folders() -> list[str]:
 
 _reader = _Reader()
 atexit.register(_reader.stop, 2.0)
-os.register_at_fork(after_in_child=_reader.leave)
+os.register_at_fork(after_in_child=_reader.forget)

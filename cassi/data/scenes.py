@@ -27,16 +27,17 @@ Scale = Literal["auto", "maximum"] | float
 _PAGE = re.compile(r"(?P<stem>.*?)[_-]?(?P<number>\d+)\.png", re.IGNORECASE)
 # CAVE (Yasuma et al., "Generalized assorted pixel camera", 2008): 400 nm to 700 nm by 10 nm.
 _CAVE_NM = tuple(400.0 + 10.0 * band for band in range(31))
-# An ENVI image is found by its header: the suffixes of its data, such as .dat, are also those of
-# other files.
+# An ENVI image is found by its header, because other files also have the suffixes of its data, such
+# as .dat.
 _SCENE_SUFFIXES = {".tif", ".tiff", ".mat", ".npz", ".npy", ".h5", ".hdf5", ".hdr", ".nc", ".hspy"}
-# The suffix of scenes that are folders.
+# Suffix of the scenes that are folders.
 _STORE_SUFFIX = ".zarr"
 
 FULL_SCALE = 65535
 """The value of a compact cube that stands for 1."""
-# If no more than this fraction of the values exceeds 1, they are highlights, and 1 is white in the
-# file. Then the divisor is kept as `Scene.scale`. If more do, the file has another unit.
+# If at most this fraction of the values exceeds 1, these values are highlights, and 1 means white
+# in the file. Then the divisor is kept as `Scene.scale`. If more values exceed 1, the file has
+# another unit.
 MAX_HIGHLIGHT_FRACTION = 0.01
 
 
@@ -45,12 +46,13 @@ class Scene:
     """A cube with a name.
 
     Attributes:
-        name: that of the file or folder, without suffix and without CAVE's `_ms`. Characters that
-            are not printable, such as bytes that are no UTF-8, are written as escapes.
+        name: name of the file or folder, without suffix and without CAVE's `_ms`. Characters that
+            are not printable are written as escapes.
         cube: `(C, H, W)` in [0, 1], float32; or uint16, in units of 1 / `full_scale`.
         wavelengths: one per band, nm, rising.
-        note: how the file was understood, for the user.
-        scale: the divisor, if the file was divided because of highlights beyond 1; else 1.
+        note: one line for the user that says how the file was read.
+        scale: the number that the values of the file were divided by because of highlights beyond
+            1; 1 if there were none.
         full_scale: the value that stands for 1 in a cube of uint16.
     """
 
@@ -74,9 +76,12 @@ class Scene:
     def values(
         self, top: int = 0, left: int = 0, height: int | None = None, width: int | None = None
     ) -> Tensor:
-        """Return a window of the cube, float32 `(C, height, width)`, by default to its end.
+        """Return a contiguous copy of a window of the cube, float32 `(C, height, width)`.
 
-        It is a contiguous copy. ValueError if the window is not inside the cube.
+        By default the window extends to the end of the cube.
+
+        Raises:
+            ValueError: the window is not inside the cube.
         """
         _, rows, columns = self.shape
         height = rows - top if height is None else height
@@ -93,8 +98,8 @@ class Scene:
 
     def compact(self) -> Scene:
         """Return the scene with a cube of uint16, which takes half the memory of float32."""
-        # uint16 has steps of 1.5e-5, float16 has steps of 4.9e-4 near 1. The sources have 8, 10, 12
-        # or 16 bits, so no measured value is lost.
+        # The sources have 8, 10, 12 or 16 bits. uint16 has steps of 1.5e-5, so no measured value is
+        # lost. float16 would have steps of 4.9e-4 near 1.
         if self.cube.dtype == torch.uint16:
             return self
         levels = self.cube.mul(FULL_SCALE).round_().clamp_(0, FULL_SCALE)
@@ -102,19 +107,22 @@ class Scene:
 
 
 def score_level(maximum: float, counts: bool = False) -> float:
-    """Return the level of a truth that scores take for 1: its maximum if > 1 or counts, else 1."""
+    """Return the value of a truth that scores count as 1.
+
+    It is `maximum` for counts and for values above 1, else 1.
+    """
     return maximum if maximum > 0 and (counts or maximum > 1) else 1.0
 
 
 def as_scenes(cubes: Any, wavelengths: Sequence[float]) -> list[Scene]:
-    """Return scenes of the cubes that a user's function has made.
+    """Convert the cubes that a user's function has made to scenes.
 
     Args:
         cubes: arrays or tensors `(C, H, W)` in [0, 1], by name or by number.
         wavelengths: one per band, nm.
 
     Raises:
-        ValueError: no cubes, or one has another shape or other values.
+        ValueError: there are no cubes, or a cube has another shape or values outside [0, 1].
     """
     count = len(cubes) if hasattr(cubes, "__getitem__") and isinstance(cubes, Sized) else 0
     if not count:
@@ -155,13 +163,13 @@ def find_scenes(
     """List the scenes in a folder and all folders below it, sorted.
 
     A scene is a file that `cassi.data.io` reads, or a folder of PNGs whose names end in a number or
-    in a wavelength (nm), one per band. Hidden files are left out. A warning names all other files,
-    and links that lead out of `tree`.
+    in a wavelength (nm), one per band. Hidden files are left out. A warning names files that are no
+    scenes, and links that lead out of `tree`.
 
     Args:
         root: the folder, which may be a link; or a single scene.
         frames: each PNG is a scene of its own.
-        tree: the folder that the user named, if it is another one than `root`.
+        tree: the folder that links must not lead out of; by default `root`.
 
     Raises:
         FileNotFoundError: there is no such file or folder.
@@ -173,7 +181,7 @@ def find_scenes(
         raise FileNotFoundError(f"no file or folder {root}; expected scenes there")
     tree = root if tree is None else Path(tree).expanduser()
     suffixes = _SCENE_SUFFIXES | {".png"} if frames else _SCENE_SUFFIXES
-    scenes: dict[str, Path] = {}  # by real path: two links may lead to the same scene
+    scenes: dict[str, Path] = {}  # keys are real paths: two links may lead to one scene
     left_out: dict[Path, str] = {}
     visited_folders: set[str] = set()
     pending = [root]
@@ -198,14 +206,15 @@ def find_scenes(
                 # Links come last, so that a folder is listed under its own name.
                 pending = [*pending, path] if path.is_symlink() else [path, *pending]
             elif not pages and not headers & {path, path.with_suffix("")}:
-                left_out[path] = _why_no_scene(path)
+                left_out[path] = _explain_no_scene(path)
     if left_out:
-        # A warning and no log message: Hydra switches logging off in the commands.
+        # This is a warning and not a log message, because Hydra switches logging off in the
+        # commands.
         warnings.warn(f"{root}: {describe_left_out(left_out)}", stacklevel=2)
     return sorted(scenes.values())
 
 
-def _why_no_scene(path: Path) -> str:
+def _explain_no_scene(path: Path) -> str:
     if path.suffix.lower() == ".png":
         return "pages of a scene are several PNGs that end in a number or in nm"
     return f"unknown suffix {path.suffix!r}"
@@ -222,11 +231,11 @@ def scene_name(path: str | os.PathLike[str]) -> str:
     ('flowers', 'flowers')
     """
     path = Path(path)
-    stem = _stem(path) if path.suffix.lower() in READ_SUFFIXES else path.name
+    stem = _remove_suffix(path) if path.suffix.lower() in READ_SUFFIXES else path.name
     return printable(stem.lower().removesuffix("_ms"))
 
 
-def _stem(path: Path) -> str:
+def _remove_suffix(path: Path) -> str:
     return path.stem[: -len(".ome")] if is_ome(path) else path.stem
 
 
@@ -246,18 +255,18 @@ def load_scene(
     Args:
         path: a file, or a folder of PNGs in the form of CAVE: 31 pages, 400 nm to 700 nm, 8 or 16
             bits, grey or with equal colour channels.
-        wavelengths: bands of the result, nm, rising; None takes those of the file.
-        scale: divisor of the values. "maximum": the largest value of the scene. "auto": the same
-            for digital counts (PNG folders, integer images without a stated full scale, values
-            beyond 1); all other files in [0, 1] are taken as they are, because they have been
-            scaled already. A number: a full scale, such as the 65536 by which MST's public training
-            code divides `cave_1024_28`; larger values are clipped to 1.
+        wavelengths: bands of the result, nm, rising; None takes the bands of the file.
+        scale: divisor of the values. "maximum": the largest value of the scene. "auto": the largest
+            value for digital counts (PNG folders, integer images without a stated full scale,
+            values beyond 1); other files have values in [0, 1], which are taken as they are. A
+            number: a full scale, such as the 65536 by which MST's public training code divides
+            `cave_1024_28`; larger values are clipped to 1.
         key: name of the array in the file, if it is not a usual one.
-        axes: order of its axes, such as "HWC", if the file does not state it.
+        axes: order of the axes of the array, such as "HWC", if the file does not state it.
 
     Raises:
         OSError: there is no such file or folder.
-        ValueError: the file is damaged or has no light, or its bands do not fit.
+        ValueError: the file is damaged, it has no value above 0, or its bands do not fit.
     """
     path = Path(path).expanduser()
     target_nm = None if wavelengths is None else checked_wavelengths(wavelengths, len(wavelengths))
@@ -288,13 +297,13 @@ def load_scene(
         cube = cube.div_(float(scale)).clamp_(max=1)
         scale_note = f", divided by {scale:g}"
     note = raw.note + band_note + scale_note
-    return Scene(_stem(path).removesuffix("_ms"), cube, target_nm, note, scene_scale)
+    return Scene(_remove_suffix(path).removesuffix("_ms"), cube, target_nm, note, scene_scale)
 
 
 def _read_file(
     path: Path, target_nm: Sequence[float] | None, key: str | None, axes: str | None
 ) -> LoadedArray:
-    """Read a file of a cube; messages name the settings of a data set."""
+    """Read a file of a cube; its errors name the settings of a data set, such as `data.key`."""
     bands = None if target_nm is None else len(target_nm)
     try:
         return load_cube(path, key=key, axes=axes, bands=bands)
@@ -306,7 +315,7 @@ def _read_file(
 def _interpolate_bands(
     cube: Tensor, source_nm: Sequence[float] | None, target_nm: Sequence[float]
 ) -> tuple[Tensor, str]:
-    """Return a cube with bands at `target_nm`, and the end of the note that says what was done."""
+    """Return a cube with bands at `target_nm`, and a text for the note that says what was done."""
     bands = len(cube)
     if source_nm is None and bands != len(target_nm):
         problem = "too few bands" if bands < len(target_nm) else "unknown bands"
@@ -321,7 +330,7 @@ def _interpolate_bands(
 
 
 def _is_image_folder(folder: Path, target_nm: Sequence[float] | None) -> bool:
-    """Tell whether `io` reads a folder: its names state wavelengths, or it has a page per band.
+    """Tell whether `load_cube` can read a folder: with wavelengths in names, or a page per band.
 
     Other folders have the form of CAVE, whose 31 pages state no wavelengths.
     """
@@ -351,8 +360,8 @@ def _find_cave_pages(folder: Path) -> list[Path]:
             by_stem.setdefault(match["stem"], {})[int(match["number"])] = file
     if not by_stem:
         raise ValueError(f"{folder}: expected PNG pages such as NAME_01.png, got none")
-    # A folder may also hold a picture whose name ends in a number. The pages have the most common
-    # name before theirs.
+    # A folder may also hold a picture whose name ends in a number. The pages are the largest group
+    # of files with the same name before the number.
     pages_by_number = max(by_stem.values(), key=len)
     expected = range(1, len(_CAVE_NM) + 1)
     missing_numbers = [str(number) for number in expected if number not in pages_by_number]

@@ -44,21 +44,21 @@ class Sensor:
         q  = clip(round((e' + read · N(0, 1)) / gain + offset), 0, 2^bits − 1)
         y' = ((q − offset) · gain − dark) / (s W)
 
-    While nothing saturates, the mean of y' is y (hot pixels apart), and its variance is
+    If nothing saturates, the mean of y' is y except at hot pixels, and its variance is
 
         (f · e + dark + read² + gain²/12) / (s W)²,  e = s y W
 
     with f = 1 for Poisson, 1 − qe for Binomial (of a fixed number of photons), and 0 without shot
-    noise. Publications on real captures train with the sensor of the defaults: 2^11 electrons,
-    Binomial, neither read noise nor saturation.
+    noise. The defaults are the sensor with which publications on real captures train: 2^11
+    electrons, Binomial, neither read noise nor saturation.
 
     Args:
-        exposure: factor in the scale s; C / (2 · exposure) is the y that fills the pixel.
+        exposure: factor of the scale s. The value y = C / (2 · exposure) fills a pixel.
         qe: quantum efficiency, electrons per photon, in (0, 1]. It has no influence on Poisson
             counts: the exposure sets their mean ⟨e⟩ = qe n.
         shot: "poisson", "binomial", or None for light without noise.
         full_well: W, electrons; None for gain · 2^bits.
-        saturate: clip at the full well and at the converter's range; otherwise at neither.
+        saturate: whether values are clipped at the full well and at the range of the converter.
         read: standard deviation of the read noise, electrons.
         dark: mean dark current of an exposure, electrons.
         prnu: relative standard deviation of the pixels' response, which is the same in all frames.
@@ -67,7 +67,7 @@ class Sensor:
         gain: electrons per count.
         offset: offset of the converter, counts; prevents the clipping of read noise at zero.
         bits: bits of the converter, 1 to 24; None does not round.
-        raw: leave offset and dark current in the frame.
+        raw: whether offset and dark current stay in the frame.
         seed: seed of the response and the positions of hot pixels. These are the same in every
             frame and shot of one size.
 
@@ -99,7 +99,7 @@ class Sensor:
     bits: int | None = 11
     raw: bool = False
     seed: int = 0
-    _pattern: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(
+    _fixed_patterns: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -119,14 +119,14 @@ class Sensor:
         return self.exposure * 2 / bands * self.electrons
 
     def __call__(self, y: Tensor, bands: int, generator: torch.Generator) -> Tensor:
-        """Expose the sensor to y `(B, K, H', W')` of a scene of C `bands`; values below 0 are dark.
+        """Return a frame of y `(B, K, H', W')`, the measurement of a scene with C `bands`.
 
-        The same state of the generator gives the same shot, dark and read noise. The frame has the
-        shape, unit and dtype of y.
+        Negative values of y count as 0. The same state of the generator gives the same shot, dark
+        and read noise. The frame has the shape, unit and dtype of y.
         """
         electrons_per_unit, noise_generator = self.unit(bands), generator_on(y.device, generator)
         light = y.float().clamp(min=0)
-        response, hot_pixels = self._fixed_pattern((y.shape[-2], y.shape[-1]))
+        response, hot_pixels = self._draw_fixed_pattern((y.shape[-2], y.shape[-1]))
         if self.prnu:
             light = light * response.to(y.device)
         electrons = self._count_electrons(light, electrons_per_unit, noise_generator)
@@ -149,13 +149,13 @@ class Sensor:
         """Return the electrons that light releases, with shot noise."""
         if self.shot == "binomial":
             photons = light.mul(electrons_per_unit / self.qe).floor_()
-            chance = torch.full_like(photons, self.qe)
-            return torch.binomial(photons, chance, generator=noise_generator)
+            efficiency = torch.full_like(photons, self.qe)
+            return torch.binomial(photons, efficiency, generator=noise_generator)
         mean = light * electrons_per_unit
         return mean if self.shot is None else torch.poisson(mean, noise_generator)
 
     def _digitize(self, electrons: Tensor) -> Tensor:
-        """Convert electrons to counts, and return the electrons that those stand for."""
+        """Convert electrons to counts; return the electrons that the counts stand for."""
         counts = electrons / self.gain + self.offset
         if self.bits is not None:
             counts = counts.round()
@@ -165,11 +165,12 @@ class Sensor:
             return counts * self.gain
         return (counts - self.offset) * self.gain - self.dark
 
-    def _fixed_pattern(self, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """Return the response and the hot pixels (0 or 1) of the sensor's seed, both `(H', W')`."""
-        if shape not in self._pattern:
-            # Drawn on the CPU, so that the pattern is the same on every device. Each part has a
-            # generator of its own, so that without one the other does not change.
+    def _draw_fixed_pattern(self, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Draw the response and the hot pixels (0 or 1) by the sensor's seed, both `(H', W')`."""
+        if shape not in self._fixed_patterns:
+            # The pattern is drawn on the CPU, so that it is the same on every device. Response and
+            # hot pixels have generators of their own, so that a change of one does not change the
+            # other.
             hot_pixels = torch.zeros(shape[0] * shape[1])
             if isinstance(self.hot, int | float):
                 count = round(self.hot * len(hot_pixels))
@@ -183,5 +184,5 @@ class Sensor:
                     hot_pixels[row * shape[1] + column] = 1
             generator = torch.Generator().manual_seed(self.seed)
             response = (1 + self.prnu * torch.randn(shape, generator=generator)).clamp_(min=0)
-            self._pattern[shape] = response, hot_pixels.reshape(shape)
-        return self._pattern[shape]
+            self._fixed_patterns[shape] = response, hot_pixels.reshape(shape)
+        return self._fixed_patterns[shape]

@@ -1,9 +1,9 @@
-"""Simulate measurements of training cubes, with drawn masks, dispersion and noise."""
+"""Simulate measurements of training cubes, with random masks, dispersion and noise."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Generator, Tensor
@@ -33,7 +33,7 @@ class Noise(Protocol):
 
 
 def scene_generator(seed: int, name: str) -> torch.Generator:
-    """Return the generator of the random numbers of one scene; it depends on seed and name only."""
+    """Return the random generator of one scene, which depends only on the seed and the name."""
     first_bytes = bytes.fromhex(digest_content([f"{seed}/{name}"])[:16])
     return torch.Generator().manual_seed(int.from_bytes(first_bytes, "little") >> 1)
 
@@ -43,12 +43,13 @@ class WhiteNoise:
 
     Args:
         snr_db: signal-to-noise ratio, 10·log10(mean(y²)/σ²), one number, or a range (low, high)
-            from which each sample draws its own.
+            from which a value is drawn for each sample.
         sigma: σ in the unit of y (a cube in [0, 1] gives y up to the number of bands), one number
             or a range.
 
     Raises:
-        ValueError: none or both of the two are given, or one is neither a number nor a range.
+        ValueError: neither or both arguments are set, or an argument is neither a number nor a
+            range.
     """
 
     def __init__(
@@ -66,33 +67,40 @@ class WhiteNoise:
     def __call__(self, y: Tensor, bands: int, generator: torch.Generator) -> Tensor:
         """Add noise to y `(B, K, H', W')`."""
         low, high = self.sigma or self.snr_db or (0.0, 0.0)
-        random = generator_on(y.device, generator)
-        uniform = torch.rand((len(y), 1, 1, 1), generator=random, device=y.device, dtype=y.dtype)
-        sigma = low + (high - low) * uniform
-        if self.snr_db is not None:
+        noise_generator = generator_on(y.device, generator)
+        options: dict[str, Any] = {
+            "generator": noise_generator,
+            "device": y.device,
+            "dtype": y.dtype,
+        }
+        setting = low + (high - low) * torch.rand((len(y), 1, 1, 1), **options)
+        if self.snr_db is None:
+            sigma = setting
+        else:
             power = y.square().mean((1, 2, 3), keepdim=True)
-            sigma = (power * 10 ** (-sigma / 10)).sqrt()
-        noise = torch.randn(y.shape, generator=random, device=y.device, dtype=y.dtype)
+            sigma = (power * 10 ** (-setting / 10)).sqrt()
+        noise = torch.randn(y.shape, **options)
         return torch.addcmul(y, noise, sigma)
 
 
 class Simulator:
-    """Measures cubes with cameras whose masks come from a source.
+    """Simulates measurements of cubes by cameras whose masks come from a source.
 
     Args:
         masks: source of masks, or one mask for all.
-        step: dispersion in pixels per band, whole or not. If there are several, one is drawn for
-            each batch.
+        step: dispersion in pixels per band, whole or not. From several steps one is drawn for each
+            batch.
         axis: -1 disperses along columns, -2 along rows.
         offsets: one shift per band in pixels, instead of the step.
-        detector: pixels of the detector along the axis, for cubes of the size of the source's mask.
-            For cubes of another size the detector is larger or smaller by the same number of
-            pixels, so that a crop loses as much light at its border as the whole mask does.
+        detector: pixels of the detector along the axis, for cubes of the size of the mask. For
+            crops the detector is smaller by as many pixels as the crop is smaller than the mask. So
+            a crop loses as much light at its border as a cube of the full size.
         noise: noise of the sensor; none by default.
 
     Raises:
         TypeError: a step is no number.
-        ValueError: no step, an unknown axis, or a detector and no mask that it belongs to.
+        ValueError: no step, an unknown axis, or a detector although the source has no mask of its
+            own.
 
     >>> simulator = Simulator(torch.ones(4, 6), step=[1, 2])
     >>> y, system = simulator(torch.ones(2, 3, 4, 6), torch.Generator().manual_seed(0))
@@ -159,16 +167,16 @@ class Simulator:
         return (y if self.noise is None else self.noise(y, x.shape[1], generator)), system
 
     def _make_system(self, x: Tensor, step: float, generator: torch.Generator) -> SDCassi:
-        """Return a camera for cubes x; that of a fixed mask is made once for each size."""
+        """Return a camera for cubes x; the camera of a fixed mask is made once for each size."""
         batch, bands, height, width = x.shape
         key = (step, bands, height, width, x.dtype, x.device)
         if key in self._fixed_systems:
             return self._fixed_systems[key]
-        # The camera of a fixed mask is kept. Validation may make it in inference mode, whose
-        # tensors training could not use, so that mode is switched off.
+        # The camera of a fixed mask is kept. Validation may make it in inference mode, but training
+        # cannot use tensors of inference mode. So that mode is switched off here.
         with torch.inference_mode(False), torch.no_grad():
-            # The camera is made on the CPU and then moved: on a GPU its check of the mask would
-            # wait for all queued kernels.
+            # The camera is made on the CPU and then moved, because on a GPU its check of the mask
+            # would wait for all queued kernels.
             mask = self.masks.draw(batch, height, width, generator).to(x.dtype)
             mask = mask[0] if len(mask) == 1 else mask
             detector = None if self.margin is None else x.shape[self.axis] + self.margin
@@ -179,7 +187,7 @@ class Simulator:
 
 
 def generator_on(device: torch.device, generator: torch.Generator) -> torch.Generator:
-    """Return the generator, or for another device than its own a new one that it seeds."""
+    """Return the generator if it is on the device, else a new one there, seeded by it."""
     if generator.device == device:
         return generator
     seed = torch.randint(2**62, (), generator=generator, device=generator.device)
@@ -199,18 +207,19 @@ class MaskSource(Protocol):
     def draw(self, batch: int, height: int, width: int, generator: Generator) -> Tensor:
         """Draw the masks for a batch of B cubes of `height` and `width` pixels.
 
-        Returns transmission in [0, 1], `(B, K, 1|C, H, W)`, or `(1, K, 1|C, H, W)`, one for all.
+        Returns:
+            Transmission in [0, 1], `(B, K, 1|C, H, W)`, or `(1, K, 1|C, H, W)` for all cubes.
         """
 
 
 class FixedMask:
-    """Always the same mask, that of one camera.
+    """The same mask for all cubes: the mask of one camera.
 
     Args:
         mask: transmission in [0, 1], `(H, W)`, `(C, H, W)` or `(K, 1|C, H, W)`.
 
     Raises:
-        ValueError: it has another number of axes, or cannot code a scene (see `check_mask`).
+        ValueError: the mask has another number of axes, or cannot code a scene (see `check_mask`).
     """
 
     def __init__(self, mask: Tensor) -> None:
@@ -234,7 +243,7 @@ class MaskCrops:
 
     Args:
         mask: transmission in [0, 1], shaped as for `FixedMask`.
-        flip: mirror rows and columns, each half of the time.
+        flip: mirror the rows with probability 1/2, and independently the columns.
 
     Raises:
         ValueError: the mask is one that `FixedMask` refuses.
@@ -267,8 +276,8 @@ class RandomMasks:
     """Masks of independent random pixels, drawn for each sample.
 
     Args:
-        kinds: "binary" masks of zeros and ones, and "grey" ones of u^(1/d - 1) with u uniform; one
-            kind is drawn for each sample.
+        kinds: "binary" for masks of zeros and ones, "grey" for masks of u^(1/d - 1) with u uniform
+            in [0, 1]. One kind is drawn for each sample.
         density: range of the mean transmission d, which is drawn for each sample.
         shots: number K of masks of a sample.
         bands: 1, or C for one mask per band, as for the frames of a video.
@@ -313,7 +322,7 @@ class MixedMasks:
 
     Args:
         sources: sources whose masks have the same numbers of shots and bands.
-        weights: probabilities of the sources up to a common factor; equal by default.
+        weights: probabilities of the sources, up to a common factor; equal by default.
 
     Raises:
         ValueError: no source, or weights that do not fit.
@@ -346,7 +355,7 @@ class MixedMasks:
 
 
 def _as_shots(mask: Tensor) -> Tensor:
-    """Return a mask of 2 to 4 axes as `(K, 1|C, H, W)`, float32; ValueError if it is none."""
+    """Return a mask of 2 to 4 axes as `(K, 1|C, H, W)`, float32; ValueError if it is no mask."""
     if not isinstance(mask, Tensor) or mask.ndim not in (2, 3, 4):
         shape = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
         raise ValueError(f"mask: expected (H, W), (C, H, W) or (K, 1 or C, H, W), got {shape}")

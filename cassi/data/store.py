@@ -18,12 +18,14 @@ from cassi.links import check_names, check_parents
 
 FILE = "results.sqlite"
 _TABLE = "CREATE TABLE results (name TEXT PRIMARY KEY, record TEXT, checksum TEXT) WITHOUT ROWID"
-# The file may come from somebody else: a row longer than this is not read into memory.
+# The file may come from somebody else, so a longer row is not read into memory.
 _MAX_RECORD_CHARACTERS = 2**26
-# SQLite raises the same class for a damaged file and for one that cannot be opened, locked or
-# written. Only the words tell them apart. The second kind must not lead to a new file.
+# SQLite raises the same class of error for a damaged file and for a file that cannot be opened,
+# locked or written. Only the message tells them apart: these are words of the second kind, after
+# which the file must not be replaced.
 _ACCESS_ERRORS = ("locked", "unable to open", "readonly", "full", "I/O")
-# How long to wait for the lock of another process that writes.
+# Longest wait for the lock of the file while another process holds it. A shorter wait may fail on a
+# slow disk.
 _LOCK_TIMEOUT_SECONDS = 60.0
 
 
@@ -52,9 +54,16 @@ class Store:
     ) -> None:
         """Write the record of a result whose files exist.
 
-        The record has the size and SHA-256 of each file, and `values` of dicts, lists, numbers and
-        texts. With `is_result=False` it does not count as a result; its values may say why there is
-        none.
+        The record has the size and SHA-256 of each file, and `values`, which consist of dicts,
+        lists, numbers and texts. With `is_result=False` the record does not count as a result; its
+        values may say why there is no result.
+
+        Args:
+            name: name of the result.
+            fingerprint: hash of the inputs, see `fingerprint`.
+            values: values to store.
+            files: files of the result.
+            is_result: whether the record counts as a result.
 
         Raises:
             OSError: the SQLite file cannot be opened or written.
@@ -86,27 +95,27 @@ class Store:
         self._execute(insert, row, create=True)
 
     def read(self, name: str, fingerprint: str | None = None) -> Json | None:
-        """Return the values of a record; None if there is none or its fingerprint is another one.
+        """Return the values of a record; None if it does not exist or its fingerprint differs.
 
         The files of the result are not checked; `is_done` does that.
         """
-        record = self._records(name).get(name)
+        record = self._read_records(name).get(name)
         if record is None or fingerprint not in (None, record.fingerprint):
             return None
         return record.values
 
     def is_done(self, name: str, fingerprint: str) -> bool:
         """Tell whether a result is done; read all its files and compare their checksums."""
-        record = self._records(name).get(name)
+        record = self._read_records(name).get(name)
         if record is None or not record.done or record.fingerprint != fingerprint:
             return False
         for path, (size, checksum) in record.files.items():
             file = self.root / path
-            # The record of a stranger's folder could name any file of the machine.
+            # A record in a folder of a stranger could name any file of the machine.
             if not self._is_in_results(file):
                 return False
-            # Writers remove the leftovers of killed processes. Nobody writes into a folder of
-            # finished results any more, so they are removed here.
+            # Leftovers of killed processes are removed by the next writer. A folder of finished
+            # results has no next writer, so they are removed here.
             remove_leftovers(file.parent)
             if size_of(file) != size or checksum != digest(file):
                 warnings.warn(f"{file}: it is damaged, and made again", stacklevel=2)
@@ -121,10 +130,10 @@ class Store:
 
     def read_all(self) -> dict[str, Json]:
         """Return the values of all records by name, in the order of the names."""
-        return {name: record.values for name, record in self._records().items()}
+        return {name: record.values for name, record in self._read_records().items()}
 
-    def _records(self, name: str | None = None) -> "dict[str, _Record]":
-        """Return whole records by name; warn of the others."""
+    def _read_records(self, name: str | None = None) -> "dict[str, _Record]":
+        """Return the records that are not damaged, by name; warn of the others."""
         if not self.file.exists():
             return {}
         query = "SELECT name, record, checksum FROM results WHERE ifnull(length(record), 0) < ?"
@@ -145,7 +154,7 @@ class Store:
                 if checksum != digest_content([key, text]):
                     raise ValueError("the content is not what its checksum says")
                 record = _Record(**json.loads(text))
-                # This raises TypeError or ValueError where values or files are of another form.
+                # This raises TypeError or ValueError if values or files have another form.
                 dict(record.values), [(size, sha) for size, sha in record.files.values()]
             except (ValueError, TypeError, AttributeError, RecursionError):
                 note = "it is damaged or of another version, and made again"
@@ -167,8 +176,8 @@ class Store:
         A connection must not be used after a fork, so none is kept.
 
         Raises:
-            OSError: the file cannot be opened or written, or is locked all the time.
-            _DatabaseError: it is no SQLite file, or has other tables.
+            OSError: the file cannot be opened or written, or stays locked.
+            _DatabaseError: the file is no SQLite file, or has other tables.
         """
         check_parents(str(self.file.absolute()))
         check_names(self.root, [f"{FILE}*"])
@@ -177,7 +186,7 @@ class Store:
             with contextlib.closing(
                 sqlite3.connect(uri, timeout=_LOCK_TIMEOUT_SECONDS, isolation_level=None, uri=True)
             ) as connection:
-                # The file may come from somebody else: none of its functions, views or triggers
+                # The file may come from somebody else, so none of its functions, views or triggers
                 # is run.
                 connection.execute("PRAGMA trusted_schema = OFF")
                 connection.execute("PRAGMA cell_size_check = ON")
@@ -218,16 +227,16 @@ def file_name(text: str) -> str:
 
 
 def fingerprint(value: object, content: bool = False) -> str:
-    """Return a hash of dicts, lists, numbers and texts; files count by `describe_inputs`."""
+    """Return a hash of dicts, lists, numbers and texts, after `describe_inputs`."""
     text = json.dumps(describe_inputs(value, content), sort_keys=True, default=str)
     return digest_content([text])[:32]
 
 
 def describe_inputs(value: object, content: bool = False) -> Any:
-    """Return a value in which the path of each existing file is replaced by what identifies it.
+    """Return a value in which descriptions replace the paths of existing files.
 
-    With `content` that is its SHA-256. Otherwise it is its name, size and time of change, because
-    it would take too long to read a thousand files.
+    A description identifies a file. With `content` it is the SHA-256 of the file. Otherwise it is
+    its name, size and time of change, because reading a thousand files would take too long.
     """
     if isinstance(value, Mapping):
         return {str(key): describe_inputs(item, content) for key, item in value.items()}
@@ -245,11 +254,11 @@ def describe_inputs(value: object, content: bool = False) -> Any:
 
 
 def _find_file(value: str | os.PathLike[str]) -> tuple[Path, os.stat_result] | None:
-    """Return the file (or Zarr folder) that a text names, and its status; None if it names none."""
+    """Return the file (or Zarr folder) that a text names, and its status; None without a file."""
     try:
         file = Path(value).expanduser()
         status = file.stat()
-    # Any text may come here: one that is too long for a name, or that begins with "~".
+    # `value` may be any text, also one that is too long for a name or begins with "~".
     except (OSError, ValueError, RuntimeError):
         return None
     is_data = stat.S_ISREG(status.st_mode) or (

@@ -10,7 +10,7 @@ from torch import Tensor
 from cassi import ops
 from cassi.data.formats import as_numbers
 
-# Files list other quantities under the name of wavelengths, too. They are not converted.
+# Units of other quantities that some files list as wavelengths. They are not converted.
 _UNITS_OF_NO_LENGTH = {
     "wavenumber",
     "cm-1",
@@ -56,10 +56,10 @@ def _to_array(values: object) -> np.ndarray:
 
 
 def to_nanometres(values: object, unit: str = "") -> np.ndarray:
-    """Return wavelengths in nm, float64 `(C,)`, of numbers or texts; empty if they are no lengths.
+    """Convert numbers or texts to wavelengths in nm, float64 `(C,)`; empty if they are no lengths.
 
-    Without a known unit, numbers below 1e-3 are metres, those below 10 micrometres, and all others
-    nanometres.
+    If the unit is not known, numbers below 1e-3 are taken for metres, other numbers below 10 for
+    micrometres, and all others for nanometres.
     """
     nm = as_numbers(values)
     if not nm.size or not np.isfinite(nm).all() or nm.min() <= 0:
@@ -84,30 +84,32 @@ def to_nanometres(values: object, unit: str = "") -> np.ndarray:
     return nm if nm.min() >= 10 else np.empty(0)
 
 
-# Wavelengths that differ by less are the same. Files round them to decimal fractions; the bands of
-# a camera are much wider.
+# Wavelengths that differ by less count as equal. Files round wavelengths to decimal fractions, and
+# the bands of a camera are much wider.
 _TOLERANCE_NM = 1e-3
 
-LENGTHS = (15.0, 20.0, 30.0, 45.0, 65.0, 100.0, 150.0, 220.0)
-"""Lengths (nm) over which spectra change. The one that predicts bands best from the others is
-taken."""
-# Prior variance of the mean of a spectrum, relative to that of its changes. It is large because
-# the mean is not known: the prior must not pull it towards 0.
+CORRELATION_LENGTHS_NM = (15.0, 20.0, 30.0, 45.0, 65.0, 100.0, 150.0, 220.0)
+"""Candidates (nm) for the correlation length of spectra. `interpolate_spectra` takes the one that
+predicts bands best from the other bands."""
+# Prior variance of the mean of a spectrum, relative to the variance of its changes. It is large
+# because the mean is not known, so the prior must not pull it towards 0.
 _MEAN_VARIANCE = 100.0
-# Added to the diagonal of the covariance, so that its inverse is accurate for close bands.
+# This number is added to the diagonal of the covariance, so that its inverse is accurate for close
+# bands. A larger number smooths the interpolation.
 _JITTER = 1e-6
-# With fewer bands, too few inner ones are left to choose a length by. Then the length is this ratio
-# times the range of the bands, which makes the interpolation smooth.
+# With fewer bands there are too few inner bands to choose a length by. Then the length is
+# `_FALLBACK_LENGTH_RATIO` times the range of the bands, which makes the interpolation smooth.
 _MIN_BANDS_TO_FIT = 5
 _FALLBACK_LENGTH_RATIO = 2.0
 
 
 def resample(cube: Tensor, source_nm: Sequence[float], target_nm: Sequence[float]) -> Tensor:
-    """Interpolate a cube linearly over wavelength, in its own dtype, as for scenes that are loaded.
+    """Interpolate a cube linearly over wavelength, in its own dtype.
 
         out[j] = (1 - t) cube[i] + t cube[i+1],  t = (λ_j - λ_i) / (λ_{i+1} - λ_i)
 
-    A target band that the source has is copied.
+    Scenes are interpolated in this way when they are loaded. A target band that the source has is
+    copied.
 
     Args:
         cube: `(C, H, W)`, floating.
@@ -119,8 +121,8 @@ def resample(cube: Tensor, source_nm: Sequence[float], target_nm: Sequence[float
 
     Raises:
         TypeError: the cube is not a floating tensor.
-        ValueError: wavelengths do not fit the cube or do not rise, the source has fewer than two
-            bands, or target bands lie outside its range: nothing is extrapolated.
+        ValueError: wavelengths do not fit the cube, do not rise or would be extrapolated, or the
+            cube has fewer than two bands.
 
     >>> resample(torch.tensor([1.0, 3.0]).view(2, 1, 1), [400, 500], [425, 500]).flatten()
     tensor([1.5000, 3.0000])
@@ -144,11 +146,12 @@ def interpolate_spectra(
 
         x(λ) = kᵀ K⁻¹ x,  σ²(λ) = (kᵀ K⁻¹ σ)² + s² (k(λ, λ) − kᵀ K⁻¹ k)
 
-    K is the covariance of the bands, k that of λ with them: Matérn 5/2 and an unknown mean. Its
-    length is the one of `LENGTHS` that predicts each band of the whole cube best from all other
-    bands. s² is, at every pixel, the mean square of these errors in units of their expected size.
-    The first and the last band do not count, since they could only be extrapolated. A target band
-    that the cube has is copied, with its σ.
+    K is the covariance of the bands, and k the covariance of λ with the bands. Both are Matérn 5/2
+    plus the variance of an unknown mean. The correlation length is the one of
+    `CORRELATION_LENGTHS_NM` by which bands are predicted best, each from the other bands. At every
+    pixel, s² is the mean of the squared errors of these predictions, each divided by its expected
+    value. With five bands or more, the first and the last are not predicted, because they could
+    only be extrapolated. A target band that the cube has is copied, with its σ.
 
     Args:
         cube: `(C, H, W)`, floating.
@@ -161,8 +164,8 @@ def interpolate_spectra(
 
     Raises:
         TypeError: the cube is not a floating tensor.
-        ValueError: wavelengths do not fit the cube or do not rise, it has fewer than two bands, or
-            target wavelengths lie outside its range: nothing is extrapolated.
+        ValueError: wavelengths do not fit the cube, do not rise or would be extrapolated, or the
+            cube has fewer than two bands.
 
     Source: Rasmussen, Williams, "Gaussian processes for machine learning", 2006, equations 2.25 and
     2.26, and 5.12 for the errors of bands that are left out.
@@ -176,21 +179,20 @@ def interpolate_spectra(
         return cube.clone(), None if std is None else std.clone()
     nm = torch.as_tensor(wavelengths, dtype=torch.float64)
     targets = torch.as_tensor(target_nm, dtype=torch.float64)
-    # The first and the last band can only be extrapolated from the others, so they do not count.
     scored_bands = slice(1, -1) if len(nm) >= _MIN_BANDS_TO_FIT else slice(None)
     length, inverse = _find_length(cube, nm, scored_bands)
-    weights = _covariance(targets, nm, length) @ inverse
-    remaining_variance = _remaining_variance(weights, nm, targets, length)
+    weights = _compute_covariance(targets, nm, length) @ inverse
+    error_variance = _compute_error_variance(weights, nm, targets, length)
     nearest = torch.from_numpy(positions).round().long()
     is_copied = (nm[nearest] - targets).abs() <= _TOLERANCE_NM
     weights[is_copied] = torch.eye(len(nm), dtype=torch.float64)[nearest[is_copied]]
-    remaining_variance[is_copied] = 0
+    error_variance[is_copied] = 0
     values = _combine(weights, cube)
     if std is None:
         return values, None
     interpolated_std = _combine(weights, std).clamp_min(0)
-    added_variance = remaining_variance.to(interpolated_std).view(-1, 1, 1)
-    added_variance = added_variance * _error_size(cube, inverse, scored_bands)
+    added_variance = error_variance.to(interpolated_std).view(-1, 1, 1)
+    added_variance = added_variance * _measure_error_ratio(cube, inverse, scored_bands)
     total_std = (interpolated_std**2 + added_variance).sqrt()
     is_copied = is_copied.to(interpolated_std.device).view(-1, 1, 1)
     return values, torch.where(is_copied, interpolated_std, total_std)
@@ -208,7 +210,7 @@ def spectra_at(cube: Tensor, points: Sequence[Sequence[float]]) -> Tensor:
 
     Raises:
         TypeError: the cube is not a floating tensor.
-        ValueError: it is not (C, H, W), or a point is no pair or lies outside.
+        ValueError: the cube is not (C, H, W), or a point is no pair or lies outside the cube.
 
     >>> spectra_at(torch.tensor([1.0, 3.0]).view(1, 1, 2), [(0, 0.25)])
     tensor([[1.5000]])
@@ -222,13 +224,14 @@ def spectra_at(cube: Tensor, points: Sequence[Sequence[float]]) -> Tensor:
         )
     if not ((positions >= 0) & (positions <= size - 1)).all():
         raise ValueError(f"points: expected (row, column) inside {tuple(cube.shape[1:])} pixels")
-    # Only the part of the cube around the points, because `sample_volume` reads all in float64.
+    # Only the part of the cube around the points is used, because `sample_volume` reads its whole
+    # input in float64.
     top, left = positions.amin(0).floor().long().tolist()
     bottom, right = positions.amax(0).ceil().long().tolist()
     patch = cube[:, top : bottom + 1, left : right + 1]
     extent = patch.new_tensor(patch.shape[1:], dtype=torch.float64) - 1
-    # The bands are the F of `sample_volume`, in a volume of depth 1. Its points are (depth, row,
-    # column) from -1 to 1.
+    # The bands are the features F of `sample_volume`, in a volume of depth 1. Its points are
+    # (depth, row, column) from -1 to 1.
     rows_columns = 2 * (positions - positions.new_tensor([top, left])) / extent.clamp(min=1) - 1
     coordinates = torch.cat([torch.zeros_like(rows_columns[:, :1]), rows_columns], 1)
     return ops.sample_volume(patch[:, None], coordinates)
@@ -245,7 +248,7 @@ def _check_cube(cube: object) -> None:
 def _find_positions(
     cube: Tensor, source_nm: Sequence[float], target_nm: Sequence[float]
 ) -> np.ndarray | None:
-    """Return the positions of target bands among those of a cube, in bands.
+    """Return the index of each target band among the bands of a cube, with a fraction.
 
     None if the target bands are those of the cube.
     """
@@ -274,36 +277,40 @@ def _find_positions(
     return np.interp(target, source, np.arange(len(source)))
 
 
-def _covariance(a: Tensor, b: Tensor, length: float, jitter: float = 0.0) -> Tensor:
-    """Return the covariance of wavelengths a `(N,)` and b `(M,)`: Matérn 5/2 plus the mean's."""
+def _compute_covariance(a: Tensor, b: Tensor, length: float, jitter: float = 0.0) -> Tensor:
+    """Return the covariance of wavelengths a `(N,)` and b `(M,)`: Matérn 5/2 plus the mean."""
     t = math.sqrt(5) * (a[:, None] - b).abs() / length
     covariance = (1 + t + t.square() / 3) * torch.exp(-t) + _MEAN_VARIANCE
     return covariance + jitter * torch.eye(len(a), len(b), dtype=a.dtype)
 
 
-def _remaining_variance(weights: Tensor, nm: Tensor, target_nm: Tensor, length: float) -> Tensor:
-    """Return the variance that weights w leave: 1 − 2wᵀk + wᵀKw + m (1 − Σw)².
+def _compute_error_variance(
+    weights: Tensor, nm: Tensor, target_nm: Tensor, length: float
+) -> Tensor:
+    """Return the variance of the interpolation error with weights w: 1 − 2wᵀk + wᵀKw + m (1 − Σw)².
 
-    Here K and k are without the mean, whose variance is m.
+    Here K and k do not contain m, the variance of the mean.
     """
-    # For the optimal weights this equals k(λ, λ) − kᵀK⁻¹k. In float64 the latter loses its digits
-    # on some processors, because two numbers of about m = 100 cancel. In this form an error of w
-    # counts only squared.
-    band_covariance = _covariance(nm, nm, length, _JITTER) - _MEAN_VARIANCE
-    cross_covariance = _covariance(target_nm, nm, length) - _MEAN_VARIANCE
+    # For the optimal weights this equals k(λ, λ) − kᵀK⁻¹k. That expression loses digits in float64
+    # on some processors, because two numbers of about m = 100 cancel. In the form here, only the
+    # square of an error of w counts.
+    band_covariance = _compute_covariance(nm, nm, length, _JITTER) - _MEAN_VARIANCE
+    cross_covariance = _compute_covariance(target_nm, nm, length) - _MEAN_VARIANCE
     explained_variance = (weights * (2 * cross_covariance - weights @ band_covariance)).sum(1)
     return (1 - explained_variance + _MEAN_VARIANCE * (1 - weights.sum(1)).square()).clamp_min(0)
 
 
 @torch.no_grad()
 def _find_length(cube: Tensor, nm: Tensor, scored_bands: slice) -> tuple[float, Tensor]:
-    """Return the length that predicts bands best from the others, and its K⁻¹."""
+    """Return the correlation length that predicts bands best from the others, and K⁻¹ for it."""
     lengths = (
-        LENGTHS
+        CORRELATION_LENGTHS_NM
         if len(nm) >= _MIN_BANDS_TO_FIT
         else (_FALLBACK_LENGTH_RATIO * float(nm[-1] - nm[0]),)
     )
-    inverses = {length: _covariance(nm, nm, length, _JITTER).inverse() for length in lengths}
+    inverses = {
+        length: _compute_covariance(nm, nm, length, _JITTER).inverse() for length in lengths
+    }
     pixels = cube.flatten(1).double().cpu()
     # Leave-one-out errors (Rasmussen, Williams, equation 5.12) need only the second moments of
     # the spectra, not the pixels.
@@ -316,7 +323,7 @@ def _find_length(cube: Tensor, nm: Tensor, scored_bands: slice) -> tuple[float, 
     return best, inverses[best]
 
 
-def _error_size(cube: Tensor, inverse: Tensor, scored_bands: slice) -> Tensor:
+def _measure_error_ratio(cube: Tensor, inverse: Tensor, scored_bands: slice) -> Tensor:
     """Return s² `(H, W)`: the mean square leave-one-out error over its expected size."""
     weighted_errors = _combine(inverse[scored_bands], cube)  # the errors times their precision
     precision = inverse.diagonal()[scored_bands].to(weighted_errors).view(-1, 1, 1)

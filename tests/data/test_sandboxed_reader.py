@@ -137,9 +137,9 @@ def test_a_reader_that_ends_badly(cube_file, monkeypatch, own_reader, doing, kin
     program_end = f"""
 import os, time
 from signal import *
-from cassi.data import worker
+from cassi.data import reader_process
 kill = lambda number: os.kill(os.getpid(), number)
-worker.CALLS["array"] = lambda path, **_: {doing}
+reader_process.CALLS["array"] = lambda path, **_: {doing}
 serve("""
     monkeypatch.setattr(
         sandboxed_reader, "_PROGRAM", sandboxed_reader._PROGRAM.replace("\nserve(", program_end)

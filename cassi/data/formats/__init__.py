@@ -1,9 +1,8 @@
 """`Source`, which every reader of a file format yields, and functions that readers share.
 
-Readers run in the sandboxed reader (`cassi.data.reader_process`), which limits what a file can do.
-So they leave the file to the library of its format. They check only what that library accepts
-without an
-error: parts of the values that are missing, or that lie in other files.
+Readers run in the sandboxed reader (`cassi.data.reader_process`), which limits what a hostile file
+can do. So a reader passes the file to the library of its format. It checks only faults that the
+library does not report: values that are missing, or that lie in other files.
 """
 
 import functools
@@ -25,15 +24,16 @@ class Source:
 
     Attributes:
         shapes: Shape of every numeric array by name; the name is "" if the format has no names.
-        read: Returns one of these arrays by name.
-        other_items: Items that are no numeric arrays: what they are ("a cell array") by name.
+        read: Function that returns one of these arrays by name.
+        other_items: Kind of each item that is no numeric array, such as "a cell array", by name.
         axes: Axis order stated by the file itself, by array name, for example "CHW".
         units: Units of arrays, where the file states them.
         wavelengths: Wavelengths and their unit stated outside the arrays (headers, attributes).
         scale: Divisor of the values, and the name that the file gives it. None: the file states
             none, and integers of an image are divided by the maximum of their type.
         image: Whether integers are grey levels of an image rather than plain numbers.
-        missing: Values that mark a missing pixel. In an image a 0 is taken for darkness instead.
+        missing: Values that mark a missing pixel. In an image 0 counts as darkness and not as
+            missing.
     """
 
     shapes: dict[str, tuple[int, ...]]
@@ -48,8 +48,8 @@ class Source:
 
 
 Reader = Callable[[Path], AbstractContextManager[Source]]
-# Writes a (C, H, W) float32 cube and its wavelengths (nm), and in some formats the widths of its
-# bands (nm), to a path.
+# A function (path, cube, wavelengths) that writes a (C, H, W) float32 cube and its wavelengths
+# (nm). In some formats it also takes the widths of the bands (nm).
 Writer = Callable[..., None]
 
 
@@ -59,7 +59,7 @@ def name_errors(beginning: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Some libraries put parts of the file into their messages, so those are cut.
+        # Some libraries put parts of the file into their messages, so messages are cut.
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ValueError(f"{beginning}: {reason}") from error
 
@@ -69,9 +69,9 @@ def find_missing(
     missing_values: Iterable[float],
     valid: tuple[float, float] = (-math.inf, math.inf),
 ) -> np.ndarray:
-    """Return a mask, bool, of values that are in a list or outside the `valid` range."""
+    """Return for each value whether it is in a list or outside the `valid` range, bool."""
     is_missing = np.isin(values, list(missing_values))
-    # Only finite limits: an integer compared with infinity would be converted to float64.
+    # Only finite limits are compared: a comparison with infinity would convert integers to float64.
     if math.isfinite(valid[0]):
         is_missing |= values < valid[0]
     if math.isfinite(valid[1]):
@@ -86,7 +86,8 @@ def blank(values: np.ndarray, is_missing: np.ndarray) -> np.ndarray:
 
 def drop_opacity(levels: np.ndarray, opacity: np.ndarray) -> np.ndarray:
     """Return the levels of an image; ValueError if only its opacity differs between pixels."""
-    # A mask may be drawn as an opacity in one colour. Without the opacity nothing would be left.
+    # A mask may be drawn in one colour, with its pattern in the opacity. Without the opacity the
+    # pattern would be lost.
     if np.ptp(levels) == 0 and np.ptp(opacity) > 0:
         raise ValueError("its pattern is in the opacity, and all its levels are one; save it grey")
     return levels
@@ -98,8 +99,8 @@ def machine_memory(root: Path = Path("/")) -> int:
 
     It is the smallest of three numbers: the memory of the machine, the limits of all control groups
     above this process (version 1 and 2), and what SLURM grants. SLURM grants
-    `SLURM_MEM_PER_NODE`, or `SLURM_MEM_PER_CPU` times `SLURM_CPUS_ON_NODE`, in MiB. The limits are
-    files of Linux below `root`.
+    `SLURM_MEM_PER_NODE`, or `SLURM_MEM_PER_CPU` times `SLURM_CPUS_ON_NODE`, in MiB. Linux keeps the
+    limits in files below `root`.
     """
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -128,7 +129,7 @@ def as_text(value: object) -> str:
 def as_numbers(values: object) -> np.ndarray:
     """Return numbers, or texts of numbers, as float64 `(N,)`; empty if they are no numbers.
 
-    A single text is a list with commas, with braces around it or without.
+    A single text is a list with commas, with or without braces around it.
     """
     try:
         if isinstance(values, str):

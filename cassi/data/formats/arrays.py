@@ -42,14 +42,15 @@ READERS: dict[str, Reader] = {
     ".hspy": hyperspy.read_hyperspy,
     ".png": png.read_png,
 }
-FOLDERS = (".zarr",)
-"""Formats that are folders."""
-# Bits of sensors whose frames are stored in 16-bit files, without a note of the bits.
+FOLDER_SUFFIXES = (".zarr",)
+"""Suffixes of formats that are folders."""
+# Bits of sensors whose frames are often stored in 16-bit files that do not state the bits.
 _SENSOR_BITS = (8, 10, 12, 14)
-# A file may list any number of wavelengths, but the answer of the sandboxed reader is one line.
+# A file may list any number of wavelengths, but the answer of the sandboxed reader is one line of
+# limited length.
 _MAX_WAVELENGTHS = 1 << 16
-# float32 has all its digits from 1.2e-38 on. With a largest value of 1e-31, values down to a
-# ten-millionth of it keep them.
+# float32 has its full precision from 1.2e-38 on. If the largest value is 1e-31, values down to a
+# ten-millionth of it still have full precision.
 _MIN_LARGEST_VALUE = 1e-31
 
 
@@ -81,7 +82,7 @@ def read_array(
     Raises:
         ValueError: the file is damaged, or it has no array or several arrays that fit.
     """
-    is_image_folder = path.is_dir() and path.suffix.lower() not in FOLDERS
+    is_image_folder = path.is_dir() and path.suffix.lower() not in FOLDER_SUFFIXES
     read_error = f"cannot read {path} as {'images' if is_image_folder else path.suffix.lower()}"
     with ExitStack() as stack:
         with name_errors(read_error):
@@ -108,7 +109,7 @@ def read_array(
         "shape": shape,
         "wavelengths": wavelengths,
         "remarks": [remark, *remarks] if remark else remarks,
-        "missing": _count_missing(source, int(is_missing.sum())),
+        "missing": _describe_missing(source, int(is_missing.sum())),
         "counts": is_unscaled,
         "full_scale": full_scale,
     }
@@ -118,14 +119,14 @@ def read_array(
 def _choose_reader(path: Path, role: str, pages: list[str] | None) -> Reader:
     """Return the reader of a file or a folder; only the picture of a guide may have colours."""
     suffix = path.suffix.lower()
-    if path.is_dir() and suffix not in FOLDERS:
+    if path.is_dir() and suffix not in FOLDER_SUFFIXES:
         return partial(planes.read_planes, pages=pages)
     if (role, suffix) == ("guide", ".png"):
         return partial(png.read_png, colours=True)
     return READERS[suffix]
 
 
-def _count_missing(source: Source, count: int) -> str:
+def _describe_missing(source: Source, count: int) -> str:
     """Return a message on missing values, "" if there are none."""
     listed_values = ", ".join(f"{value:g}" for value in source.missing if value)
     return f"{count} values are its data ignore value {listed_values}" if count else ""
@@ -134,7 +135,8 @@ def _count_missing(source: Source, count: int) -> str:
 def _read_wavelengths(source: Source, bands: int) -> tuple[list[float], str] | None:
     """Return the wavelengths of an array or of the header, and their unit; None if there are none.
 
-    Their number is not checked; one more than the limit is kept, so that they never fit the bands.
+    The caller compares their number with the number of bands. A list that is longer than
+    `_MAX_WAVELENGTHS` is cut to one more than this limit.
     """
     values: object
     key, unit = find_wavelengths(source, bands)
@@ -181,7 +183,7 @@ def scale_integers(
         return array, f"{dtype} taken as it is", float(maximum)
     remark = f"{dtype} divided by {maximum}"
     # A 12-bit camera that writes 16-bit files never exceeds 4095, so 65535 is not its full scale.
-    # The user is told; the values may also come from a dark scene.
+    # The remark is a question, because the values may also come from a dark scene.
     largest_level = int(array.max())
     sensor_bits = next((bits for bits in _SENSOR_BITS if largest_level < 1 << bits), None)
     if role_name == "measurement" and maximum == 65535 and sensor_bits is not None:
@@ -193,7 +195,7 @@ def scale_integers(
 
 
 def check_float32(array: np.ndarray) -> None:
-    """Raise ValueError where numbers are too large or small for the digits of float32."""
+    """Raise ValueError if numbers are too large or too small for the precision of float32."""
     if array.dtype.kind != "f" or array.dtype.itemsize <= 4:
         return
     largest = max(

@@ -7,6 +7,7 @@ import numpy as np
 
 from cassi.checks import read_numbers
 
+# A curve takes a few kilobytes. A file above this limit is something else and is not read.
 _MAX_TABLE_BYTES = 1 << 20
 # Bands may lie this far outside a curve and then get its first or last value. A larger distance
 # means that the curve is of another instrument, or in another unit.
@@ -14,13 +15,14 @@ _MAX_EXTRAPOLATION_NM = 10.0
 
 
 def read_table(path: Path, name: str) -> np.ndarray:
-    """Read a table of numbers, `(lines, columns)`, float64, of the setting `name`.
+    """Read a table of numbers, float64 `(lines, columns)`; messages begin with `name`.
 
-    A line is one of `cassi.checks.read_numbers`. An array of `.npy` has one or two dimensions.
+    `cassi.checks.read_numbers` says what a line may contain. An array in a `.npy` file has one or
+    two dimensions.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is too large, or has no lines of equally many finite numbers.
+        ValueError: the file is too large, or its lines do not have equally many finite numbers.
     """
     if not path.is_file():
         raise FileNotFoundError(
@@ -37,18 +39,19 @@ def read_table(path: Path, name: str) -> np.ndarray:
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
     if table.ndim != 2 or not np.isfinite(table).all():
-        raise ValueError(f"{name}: expected lines of as many finite numbers in {path}")
+        raise ValueError(f"{name}: expected lines of equally many finite numbers in {path}")
     return table
 
 
 def read_curve(
     path: Path, bands: int, wavelengths: Sequence[float] | None, name: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Read a number per band, and its standard error where the file has one, `(C,)` each.
+    """Read a value per band and its standard error, `(C,)` each; messages begin with `name`.
 
-    The file has a line or a column with a number per band. Or each line has a wavelength (nm,
-    rising), a value, and perhaps its standard error (else it is 0); these are interpolated
-    linearly at the wavelengths of the bands. Messages begin with `name`.
+    The file has one of two forms. It is a line or a column with a value per band; then the standard
+    errors are 0. Or each line has a wavelength (nm, rising), a value, and optionally the standard
+    error of the value (default 0). Then the lines are interpolated linearly to the wavelengths of
+    the bands.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -79,10 +82,11 @@ def read_curve(
 def read_curves(
     path: Path, name: str, channels: int, bands: int, wavelengths: Sequence[float] | None
 ) -> np.ndarray:
-    """Read the responses of G channels, `(G, C)`, float32, of the setting `name`.
+    """Read the responses of G channels, float32 `(G, C)`; messages begin with `name`.
 
-    The file has a line per wavelength: nm, and the response of each channel, which is 0 outside the
-    listed wavelengths. Or it has a line per channel, with a number per band.
+    The file has one of two forms. Each line has a wavelength (nm, rising) and the response of each
+    channel; outside the listed wavelengths the responses are 0. Or each line has the responses of
+    one channel, a number per band.
 
     Raises:
         FileNotFoundError: there is no such file.

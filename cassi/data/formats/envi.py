@@ -38,7 +38,7 @@ def read_envi(path: Path) -> Iterator[Source]:
 
     header_path, data_path = _find_pair(path)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # on capital letters in the header
+        warnings.simplefilter("ignore", UserWarning)  # it warns of capital letters
         image = envi.open(str(header_path), str(data_path))
     if isinstance(image, envi.SpectralLibrary):
         raise ValueError("it is a spectral library, not an image")
@@ -47,7 +47,8 @@ def read_envi(path: Path) -> Iterator[Source]:
         raise ValueError(f"unknown interleave {header['interleave']!r}; expected bsq, bil or bip")
     expected_bytes = image.offset + math.prod(shape) * np.dtype(image.dtype).itemsize
     stored_bytes = data_path.stat().st_size
-    # An ENVI file has no checksum. Only a wrong length shows a damaged header or a cut file.
+    # An ENVI file has no checksum. Only a wrong length shows that the header is damaged or the file
+    # is cut.
     if expected_bytes != stored_bytes or min(shape) < 1:
         raise ValueError(
             f"the header promises {expected_bytes} bytes, {data_path.name} has {stored_bytes}"
@@ -102,7 +103,7 @@ def write_envi(
         "data type": 4,  # float32
         "interleave": "bsq",
         "byte order": 0,  # little-endian
-        # No value is missing. The key says so with NaN, which a finite cube does not contain.
+        # NaN marks missing values. A finite cube has none, so no value counts as missing.
         "data ignore value": "nan",
     }
     if wavelengths is None:
@@ -112,7 +113,7 @@ def write_envi(
             "band names": [f"{value:g} nm" for value in wavelengths],
             "wavelength units": "Nanometers",
             "wavelength": list(wavelengths),
-            "default bands": [_nearest_band(wavelengths, nm) for nm in _DISPLAY_NM],
+            "default bands": [_find_nearest_band(wavelengths, nm) for nm in _DISPLAY_NM],
         }
     if fwhm is not None:
         header["fwhm"] = list(fwhm)
@@ -121,6 +122,6 @@ def write_envi(
     envi.write_envi_header(str(header_path), header)
 
 
-def _nearest_band(wavelengths: tuple[float, ...], nm: float) -> int:
+def _find_nearest_band(wavelengths: tuple[float, ...], nm: float) -> int:
     """Return the number of the band nearest to a wavelength, counted from 1."""
     return 1 + min(range(len(wavelengths)), key=lambda band: abs(wavelengths[band] - nm))

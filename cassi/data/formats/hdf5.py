@@ -1,4 +1,4 @@
-"""Read HDF5 files, also those of netCDF 4 and MATLAB 7.3; write HDF5 and netCDF 4."""
+"""Read HDF5 files, also of netCDF 4 and MATLAB 7.3; write HDF5 and netCDF 4."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -20,10 +20,10 @@ from cassi.data.formats.labelled import (
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """First bytes of an HDF5 file."""
-# Filters that data may be stored by, by their number in HDF5. Others are refused: on damaged data
-# they may read beyond the stored bytes.
+# Accepted filters by their number in HDF5. Other filters are refused, because on damaged data they
+# may read beyond the stored bytes.
 _FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 32000: "lzf"}
-# The name that the netCDF libraries give a dimension without a coordinate.
+# The netCDF libraries give this name to a dimension without a coordinate.
 _NO_COORDINATE = "This is a netCDF dimension but not a netCDF variable."
 
 
@@ -37,10 +37,11 @@ def list_items(file: Any) -> dict[str, Any]:
 
 @contextmanager
 def read_hdf5(path: Path, *, matlab: bool = False) -> Iterator[Source]:
-    """Read an HDF5 file. A data set inside groups is named by its path.
+    """Open an HDF5 file and yield its arrays; the name of an array is its path in the file.
 
-    MATLAB writes its column-major arrays as they lie in memory, so HDF5 sees their axes reversed.
-    They are reversed again if the file (`matlab`) or the data set says that MATLAB wrote it.
+    MATLAB writes its column-major arrays in the order of the memory, so HDF5 lists their axes in
+    reverse. The axes are reversed back if MATLAB wrote the file (`matlab`) or, by its attributes,
+    the data set.
     """
     import h5py
 
@@ -55,11 +56,11 @@ def read_hdf5(path: Path, *, matlab: bool = False) -> Iterator[Source]:
             kind = as_text(item.attrs.get("MATLAB_class", ""))
             if matlab or kind:
                 reversed_names.add(name)
-            if reason := _reason_to_skip(item, kind):
+            if reason := _find_skip_reason(item, kind):
                 other_items[name] = reason
                 continue
             shapes[name] = item.shape[::-1] if name in reversed_names else item.shape
-            axes[name] = as_text(item.attrs.get("axes", "")) or _axes_of_scales(item)
+            axes[name] = as_text(item.attrs.get("axes", "")) or _find_axes(item)
             units[name] = as_text(item.attrs.get("units", ""))
             if np.size(values := item.attrs.get("wavelengths")) > 1:
                 wavelengths = (values, "")
@@ -71,8 +72,8 @@ def read_hdf5(path: Path, *, matlab: bool = False) -> Iterator[Source]:
         yield Source(shapes, read, other_items, axes, units, wavelengths)
 
 
-def _reason_to_skip(item: Any, kind: str) -> str:
-    """Return what a data set is that is no array of numbers; "" for an array.
+def _find_skip_reason(item: Any, kind: str) -> str:
+    """Return why a data set cannot be read as an array of numbers; "" if it can.
 
     `kind` is its class in MATLAB, "" if MATLAB did not write it.
     """
@@ -90,31 +91,30 @@ def _reason_to_skip(item: Any, kind: str) -> str:
 
 
 def is_elsewhere(item: Any) -> bool:
-    """Tell whether the values of a data set lie in other files; HDF5 would open those."""
+    """Tell whether the values of a data set lie in other files, which HDF5 would open."""
     return bool(item.is_virtual or item.external)
 
 
-def _axes_of_scales(item: Any) -> str:
-    """Return the letters of the axes from the names of their dimension scales, "" without them."""
+def _find_axes(item: Any) -> str:
+    """Return the letters of the axes from the names of their dimension scales; "" without names."""
     names = [scales[0].name.rsplit("/", 1)[-1] for scales in item.dims if len(scales)]
     return axis_letters(names) if len(names) == item.ndim else ""
 
 
 def read_item(item: Any) -> np.ndarray:
-    """Read a data set; ValueError if it has another filter, or parts of it were never written."""
+    """Read a data set; ValueError if its filter is refused, or parts were never written."""
     properties = item.id.get_create_plist()
     for number in range(properties.get_nfilters()):
         code, _, _, name = properties.get_filter(number)
         if code not in _FILTERS:
-            filter_name, known_filters = (
-                name.decode("latin1") or str(code),
-                ", ".join(_FILTERS.values()),
-            )
+            filter_name = name.decode("latin1") or str(code)
+            known_filters = ", ".join(_FILTERS.values())
             raise ValueError(
                 f"{item.name} is stored by the filter {filter_name}, expected {known_filters}; "
                 "write it again with h5repack -f GZIP=4 IN OUT"
             )
-    # HDF5 takes its fill value for what was never written, for example after a full disk.
+    # HDF5 returns its fill value for parts that were never written, for example because the disk
+    # was full.
     if item.chunks is not None:
         chunk_counts = (
             -(-size // chunk) for size, chunk in zip(item.shape, item.chunks, strict=True)

@@ -1,4 +1,4 @@
-"""Read and write HyperSpy's HDF5 files: axes have names, units, and values if not uniform."""
+"""Read and write the HDF5 files of HyperSpy, in which each axis has a name, a unit and values."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +17,10 @@ _FORMAT_VERSION = "3.1"
 
 @contextmanager
 def read_hyperspy(path: Path) -> Iterator[Source]:
-    """Read signals by name. The bands are the axis named wavelength, or the only signal axis."""
+    """Open a file and yield its signals by name.
+
+    The axis of the bands is the one named wavelength, or the only signal axis.
+    """
     import h5py
 
     with h5py.File(path, "r") as file:
@@ -33,14 +36,14 @@ def read_hyperspy(path: Path) -> Iterator[Source]:
                 continue
             axis_paths = [f"Experiments/{name}/axis-{i}" for i in range(item.ndim)]
             axis_attributes = [items[axis].attrs if axis in items else {} for axis in axis_paths]
-            shapes[name], axes[name] = item.shape, _axis_letters(axis_attributes)
+            shapes[name], axes[name] = item.shape, _find_axes(axis_attributes)
             if "C" in axes[name] and wavelengths is None:
                 band = axes[name].index("C")
                 unit = as_text(axis_attributes[band].get("units", ""))
                 if _is_wavelength(axis_attributes[band]) or unit in _LENGTH_UNITS:
                     listed_values = items.get(f"{axis_paths[band]}/axis")
                     if listed_values is None:
-                        wavelengths = _uniform_values(axis_attributes[band]), unit
+                        wavelengths = _compute_axis_values(axis_attributes[band]), unit
                     else:
                         wavelengths = read_item(listed_values), unit
         yield Source(
@@ -55,13 +58,13 @@ def _is_wavelength(axis: Mapping[str, Any]) -> bool:
     return "wavelength" in as_text(axis.get("name", "")).lower()
 
 
-def _uniform_values(axis: Mapping[str, Any]) -> np.ndarray:
+def _compute_axis_values(axis: Mapping[str, Any]) -> np.ndarray:
     steps = np.arange(int(axis.get("size", 0)))
     return float(axis.get("offset", 0)) + float(axis.get("scale", 0)) * steps
 
 
-def _axis_letters(axes: list[Mapping[str, Any]]) -> str:
-    """Return the letters of the axes; "" where the axis of the bands is not clear."""
+def _find_axes(axes: list[Mapping[str, Any]]) -> str:
+    """Return the letters of the axes; "" if the axis of the bands is not clear."""
     if len(axes) != 3:
         return "HW" if len(axes) == 2 else ""
     named_axes = [i for i, axis in enumerate(axes) if _is_wavelength(axis)]
@@ -85,7 +88,7 @@ def write_hyperspy(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] 
             "size": bands,
         }
         # An axis is written as uniform only if its computed values have the same bits.
-        if tuple(_uniform_values(uniform_axis)) == wavelengths:
+        if tuple(_compute_axis_values(uniform_axis)) == wavelengths:
             spectral |= uniform_axis
     pixels = {"units": "px", "scale": 1.0, "offset": 0.0, "navigate": True}
     axes = [

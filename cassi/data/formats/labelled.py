@@ -17,14 +17,15 @@ WAVELENGTH = {
 }
 """Attributes of the coordinate `wavelength`."""
 FWHM = {"units": "nm", "long_name": "full width at half maximum of the band"}
-# Attributes from which a stored number becomes a value (CF conventions, section 8.1 and 2.5.1).
+# Attributes by which a stored number is converted to a value (CF conventions, sections 8.1 and
+# 2.5.1).
 _CF_ATTRIBUTES = (
     *("scale_factor", "add_offset", "_FillValue", "missing_value"),
     *("valid_min", "valid_max", "valid_range"),
 )
-_LETTERS = {
+_LETTER_BY_DIMENSION = {
     **dict.fromkeys((*WAVELENGTH_NAMES, "band", "channel", "c", "spectral", "spectrum"), "C"),
-    # The pages of a video count as bands: a cube has no other axis for them.
+    # The pages of a video count as bands, because a cube has no other axis for them.
     **dict.fromkeys(("time", "t", "frame", "frames"), "C"),
     **dict.fromkeys(("y", "row", "rows", "line", "lines", "lat", "latitude", "height", "h"), "H"),
     **dict.fromkeys(("x", "column", "columns", "col", "sample", "samples"), "W"),
@@ -39,7 +40,7 @@ def axis_letters(dimensions: Sequence[str]) -> str:
     >>> axis_letters(("wavelength", "y", "x")), axis_letters(("run", "y", "x"))
     ('CHW', '')
     """
-    letters = [_LETTERS.get(name.lower(), "") for name in dimensions]
+    letters = [_LETTER_BY_DIMENSION.get(name.lower(), "") for name in dimensions]
     is_known = all(letters) and len(set(letters)) == len(letters)
     return "".join(letters) if is_known else ""
 
@@ -52,7 +53,7 @@ def unpack(values: np.ndarray, attributes: Mapping[str, object], axes: str = "")
     Args:
         values: the stored array.
         attributes: attributes of the array by their CF names.
-        axes: letters of its axes, such as "CHW"; "" if they are unknown.
+        axes: letters of the axes of the array, such as "CHW"; "" if they are unknown.
 
     Raises:
         ValueError: the length of an attribute does not fit the array.
@@ -64,21 +65,21 @@ def unpack(values: np.ndarray, attributes: Mapping[str, object], axes: str = "")
     }
     missing_values = [*numbers.get("_FillValue", []), *numbers.get("missing_value", [])]
     valid = [*numbers.get("valid_min", [-np.inf])[:1], *numbers.get("valid_max", [np.inf])[:1]]
-    # These attributes are numbers of the stored type, so they are compared before the scaling.
+    # The values of these attributes are stored numbers, so they are compared before the scaling.
     is_missing = find_missing(values, missing_values, tuple(numbers.get("valid_range", valid)))
     for name, apply in (("scale_factor", np.multiply), ("add_offset", np.add)):
         if name in numbers:
-            values = apply(values, _along_bands(name, numbers[name], values.shape, axes))
+            values = apply(values, _broadcast_over_bands(name, numbers[name], values.shape, axes))
     return blank(values, is_missing)
 
 
-def _along_bands(
+def _broadcast_over_bands(
     name: str, numbers: np.ndarray, shape: tuple[int, ...], axes: str
 ) -> float | np.ndarray:
-    """Return one number, or the numbers of the bands in a shape that broadcasts over the array."""
+    """Return one number, or a number per band in a shape that broadcasts over the array."""
     if numbers.size == 1:
         return float(numbers[0])
-    # The axis C, or without letters the only axis of that length.
+    # The bands are the axis C, or without letters the only axis of that length.
     fitting_axes = [axis for axis, size in enumerate(shape) if size == numbers.size]
     band_axes = [axis for axis in fitting_axes if axes[axis : axis + 1] == "C"] or fitting_axes
     if len(band_axes) != 1:

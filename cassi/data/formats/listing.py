@@ -1,22 +1,23 @@
-"""List the files of a folder, without links that lead out of it; all lists of files use this."""
+"""List the files of a folder, without links that lead out of it."""
 
 import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
-# Files that a message names; of the others it gives only the number.
+# A message names at most so many files, and gives the total number.
 _MAX_LISTED = 5
 
 
 def list_folder(folder: Path, tree: Path | None = None) -> tuple[list[Path], dict[Path, str]]:
-    """List what is not hidden in a folder; leave out links that lead out of a tree.
+    """List a folder, without hidden entries and without links that lead out of a tree.
 
-    A link in somebody's folder could lead to any file of the machine. The tree is the folder that
-    the user named: `tree`, or the folder itself.
+    A link in the folder of a stranger could lead to any file of the machine. The tree is the folder
+    that the user named: `tree`, or the folder itself.
 
     Returns:
-        Files and folders by name, links last; and the reason by path why a link is left out.
+        Files and folders, sorted by name, links last. For each link that is left out, the reason by
+        path.
     """
     with os.scandir(folder) as entries:  # entries know whether they are links, without a stat
         visible_entries = [entry for entry in entries if not entry.name.startswith(".")]
@@ -30,15 +31,15 @@ def leave_out_links(entries: Mapping[Path, bool], tree: Path) -> tuple[list[Path
     """Leave out links that lead out of `tree`, or to a file that is already in the list.
 
     Args:
-        entries: whether it is a link, by path.
+        entries: for each path whether it is a link.
         tree: the folder in which the targets of links must be.
 
     Returns:
-        The paths that are kept; and the reason by path why a link is left out.
+        The paths that are kept. For each link that is left out, the reason by path.
     """
     root = Path(os.path.realpath(tree))
-    # Files and folders come first, so that a link to one of them is the one left out. Their last
-    # part is no link, so only the folder is resolved, once for all files in it.
+    # Files and folders come first, so that a link to one of them is left out. The last part of
+    # their path is no link, so only their folder is resolved, once for all files in it.
     real_path = functools.cache(os.path.realpath)
     file_paths = (path for path, is_link in entries.items() if not is_link)
     kept_paths = {Path(real_path(path.parent), path.name): path for path in file_paths}

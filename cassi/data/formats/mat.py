@@ -1,4 +1,4 @@
-"""Read MATLAB files, up to v7 by scipy and v7.3 (HDF5 files) by h5py; write version 5."""
+"""Read MATLAB files, up to v7 with scipy and v7.3 (HDF5 files) with h5py; write version 5."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +23,10 @@ _UNREADABLE_CLASSES = {
 
 @contextmanager
 def read_mat(path: Path) -> Iterator[Source]:
-    """Read arrays by name. Structs are not read; messages name their fields."""
+    """Open a file and yield its arrays by name.
+
+    Structs are not read, but a message names their fields.
+    """
     with path.open("rb") as file:
         first_bytes = file.read(520)
     is_version_73 = b"MATLAB 7.3" in first_bytes[:116] or first_bytes[512:] == SIGNATURE
@@ -32,7 +35,8 @@ def read_mat(path: Path) -> Iterator[Source]:
             yield source
         return
 
-    # Version 4 has no signature. scipy takes any file that begins so for one of version 4.
+    # A file of version 4 has no signature. scipy takes any file with a zero among its first four
+    # bytes for one of version 4.
     if 0 in first_bytes[:4]:
         raise ValueError("no MATLAB file of version 5 to 7.3; save it again with -v7")
     from scipy.io import loadmat, whosmat
@@ -53,7 +57,8 @@ def read_mat(path: Path) -> Iterator[Source]:
             other_items[name] = _UNREADABLE_CLASSES[kind]
         else:
             shapes[name] = shape
-    # Without an array the message names the fields of structs, since one may be the cube.
+    # If there is no array, the message names the fields of structs, because a field may be the
+    # cube.
     if not shapes:
         structs = [n for n, kind in other_items.items() if kind == _UNREADABLE_CLASSES["struct"]]
         for name in structs:

@@ -1,4 +1,4 @@
-"""Read netCDF files: those of version 4, which are HDF5 files, and the classic format."""
+"""Read netCDF files of version 4, which are HDF5 files, and of the classic format."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from cassi.data.formats.labelled import axis_letters, unpack
 
 @contextmanager
 def read_netcdf(path: Path) -> Iterator[Source]:
-    """Read a netCDF file. A variable inside groups is named by its path."""
+    """Open a netCDF file and yield its variables; the name of a variable is its path."""
     with path.open("rb") as file:
         first_bytes = file.read(8)
     if first_bytes == SIGNATURE:
@@ -22,8 +22,8 @@ def read_netcdf(path: Path) -> Iterator[Source]:
         raise ValueError("it is no netCDF file")
     from scipy.io import netcdf_file
 
-    # The file is mapped: in a hostile file many variables may claim the same bytes, so only the
-    # requested one is copied into memory.
+    # The file is mapped and only the requested variable is copied into memory, because in a hostile
+    # file many variables may claim the same bytes.
     with path.open("rb") as stream, netcdf_file(stream, "r", mmap=True) as file:
         shapes, axes, units = {}, {}, {}
         for name, variable in file.variables.items():
@@ -31,7 +31,7 @@ def read_netcdf(path: Path) -> Iterator[Source]:
                 shapes[name] = variable.data.shape
                 axes[name] = axis_letters(variable.dimensions)
                 units[name] = as_text(variable._attributes.get("units", ""))
-        # The map is closed when nothing refers to it any more.
+        # scipy can close the map only if no variable refers to it any more.
         variable = None
 
         yield Source(

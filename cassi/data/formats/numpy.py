@@ -1,4 +1,4 @@
-"""Read and write numpy's files: one array (.npy), or several with names (.npz)."""
+"""Read and write the files of numpy: one array (.npy), or several arrays with names (.npz)."""
 
 import zipfile
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def read_array(path: Path) -> np.ndarray:
 
 @contextmanager
 def read_npy(path: Path) -> Iterator[Source]:
-    """Read one numpy array."""
+    """Open a .npy file and yield its array, which has no name."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError as error:
@@ -36,7 +36,7 @@ def read_npy(path: Path) -> Iterator[Source]:
 
 @contextmanager
 def read_npz(path: Path) -> Iterator[Source]:
-    """Read numpy arrays by name from a zip archive."""
+    """Open a .npz file, a zip archive, and yield its arrays by name."""
     shapes, other_items, axes = {}, {}, {}
     with zipfile.ZipFile(path) as archive:
 
@@ -79,7 +79,7 @@ def write_npz(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] | Non
 
 
 def write_npy(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] | None) -> None:
-    """Write the cube alone; ValueError where there are wavelengths."""
+    """Write the cube alone; ValueError if there are wavelengths."""
     if wavelengths is not None:
         raise ValueError("a .npy file cannot hold wavelengths: write .npz or .tif")
     with path.open("wb") as file:

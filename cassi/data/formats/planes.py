@@ -22,21 +22,28 @@ _NUMBER = re.compile(r"([0-9]+)")
 
 @contextmanager
 def read_planes(folder: Path, pages: Sequence[str] | None = None) -> Iterator[Source]:
-    """Read the PNG or the TIFF images of a folder, in the order of the numbers in their names.
+    """Open the PNG or the TIFF images of a folder, in the order of the numbers in their names.
 
-    Names such as `scene_550nm.png` state the wavelengths. Hidden files are left out. ValueError
-    for images of colours or of several pages, of different sizes or types, and for a mixture of
-    PNG and TIFF. `pages` has the names of the images to read, in order; None for all.
+    Names such as `scene_550nm.png` state the wavelengths. Hidden files are left out. `pages` has
+    the names of the images to read, in order; None reads all.
+
+    Raises:
+        ValueError: an image has colours or several pages, images differ in size or type, or PNG and
+            TIFF images are mixed.
     """
     files = _sorted_images(folder) if pages is None else [folder / name for name in pages]
     wavelengths = parse_wavelengths(files)
-    _, shape, first = _read_plane(files[0])
+    _, shape, first_source = _read_plane(files[0])
 
     def read(_: str) -> np.ndarray:
         planes: list[np.ndarray] = []
         for file in files:
             plane, size, source = _read_plane(file)
-            is_alike = (size, source.scale, source.missing) == (shape, first.scale, first.missing)
+            is_alike = (size, source.scale, source.missing) == (
+                shape,
+                first_source.scale,
+                first_source.missing,
+            )
             if not is_alike or plane.dtype != (planes or [plane])[0].dtype:
                 raise ValueError(
                     f"expected images alike, got {shape} in {files[0].name} and {size} in "
@@ -50,9 +57,9 @@ def read_planes(folder: Path, pages: Sequence[str] | None = None) -> Iterator[So
         read,
         axes={"": "CHW"},
         wavelengths=None if wavelengths is None else (wavelengths, "nm"),
-        scale=first.scale,
-        image=first.image,
-        missing=first.missing,
+        scale=first_source.scale,
+        image=first_source.image,
+        missing=first_source.missing,
     )
 
 
@@ -83,10 +90,10 @@ def _sorted_images(folder: Path) -> list[Path]:
     files = _find_images(folder)
     if len({_READERS[file.suffix.lower()] for file in files}) > 1:
         raise ValueError("expected a folder of PNG or of TIFF images, one a band and no others")
-    return sorted(files, key=lambda file: _number_key(file.stem))
+    return sorted(files, key=lambda file: _make_sort_key(file.stem))
 
 
-def _number_key(name: str) -> list[tuple[int, str]]:
+def _make_sort_key(name: str) -> list[tuple[int, str]]:
     # Numbers are compared as numbers, so band_2 comes before band_10.
     return [(int(part), "") if part.isdigit() else (0, part) for part in _NUMBER.split(name)]
 

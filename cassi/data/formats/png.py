@@ -1,4 +1,4 @@
-"""Read a PNG: one image of grey levels, with 8 or 16 bits a pixel or of zeros and ones."""
+"""Read PNG images of grey levels with up to 16 bits per pixel, and guides with three colours."""
 
 import warnings
 from collections.abc import Iterator
@@ -10,19 +10,21 @@ import numpy as np
 
 from cassi.data.formats import Source, drop_opacity
 
-# The byte of the header that holds the bits of a channel. Pillow does not tell them in all modes.
+# Position of the byte in the header that says how many bits a channel has. Pillow does not tell
+# this in all modes.
 _DEPTH_BYTE = 24
 
 
 @contextmanager
 def read_png(path: Path, colours: bool = False) -> Iterator[Source]:
-    """Read an image of grey levels; with `colours`, also one of three colours of 8 bits each."""
+    """Open an image of grey levels or, with `colours`, of three colours of 8 bits each."""
     from PIL import Image
 
     with warnings.catch_warnings():
         # Pillow warns of large images. The limits of the sandboxed reader already stop a bomb.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        # Only as PNG, whatever the file is: for one of its formats Pillow runs a program.
+        # Pillow may read the file only as PNG, whatever it is, because for one of its formats
+        # Pillow runs a program.
         pillow_image = Image.open(path, formats=("PNG",))
     with pillow_image as image, path.open("rb") as file:
         depth = file.read(_DEPTH_BYTE + 1)[_DEPTH_BYTE]

@@ -10,13 +10,14 @@ from cassi.data.formats import Source
 
 @dataclass(frozen=True)
 class Role:
-    """What an array is read as: a cube, a mask, ….
+    """A role in which an array is read, such as cube or mask.
 
     Attributes:
         name: The noun used in messages.
         ndims: Allowed numbers of axes.
-        axes: Letters of three axes. H stands before W; the first letter may be at any place.
-        keys: Names of such arrays in published files, preferred ones first, in lower case.
+        axes: Letters of the axes of an array with three axes. If a file does not state the order, H
+            comes before W, and the first letter may be at any position.
+        keys: Names of such arrays in published files, in lower case, preferred names first.
     """
 
     name: str
@@ -37,13 +38,13 @@ ROLES = {
     "measurement": Role("measurement", (2, 3), "KHW", tuple(_MEASUREMENT_KEYS.split())),
     "guide": Role("guide", (2, 3), "CHW", ("guide", "rgb", "pan")),
 }
-# Names of several roles or of other arrays, so they do not tell what an array is.
+# Arrays of several roles, and other arrays, have these names. So the names do not tell the role.
 _AMBIGUOUS_KEYS = {"x", "y", "data", "ref", "result", "code"}
 WAVELENGTH_NAMES = (
     *("wavelengths_nm", "wavelengths", "wavelength", "wavelengths_um", "bands_nm"),
     *("wl", "wls", "wvl", "lambda", "lambdas", "bands"),
 )
-# Arrays that a message names; of the others it gives only the number.
+# A message names at most so many arrays, and gives the number of the others.
 _MAX_LISTED = 8
 
 
@@ -56,7 +57,7 @@ def choose_array(
         source: the open file.
         role: what the array is read as.
         key: the user's choice of the array, if any.
-        axes: the user's order of its axes, if any.
+        axes: the user's order of the axes of the array, if any.
         bands: the number of bands, if known.
 
     Returns:
@@ -83,8 +84,8 @@ def _find_key(
 ) -> str:
     """Return the key of the array to read.
 
-    It is the user's `key`; else the one with a usual name of the role; else the only one whose axes
-    fit. The key is "" in formats whose arrays have no names.
+    The user's `key` is taken; else the array with a usual name of the role; else the only array
+    whose axes fit. The key is "" in formats whose arrays have no names.
     """
     arrays_text = _describe_arrays(shapes)
     if key is not None:
@@ -105,7 +106,7 @@ def _find_key(
         matching_keys = [
             name
             for name in shapes
-            if _base_name(name) == usual_name and _count_axes(role, shapes[name]) in role.ndims
+            if _remove_groups(name) == usual_name and _count_axes(role, shapes[name]) in role.ndims
         ]
         if len(matching_keys) == 1:
             return matching_keys[0]
@@ -120,7 +121,7 @@ def _find_key(
         name
         for name, shape in shapes.items()
         if not any(_has_role_name(other_role, name, shape) for other_role in other_roles)
-        and _base_name(name) not in WAVELENGTH_NAMES
+        and _remove_groups(name) not in WAVELENGTH_NAMES
         and _count_axes(role, shape) in role.ndims
         and sum(n > 1 for n in shape) >= min(role.ndims)
     ]
@@ -135,9 +136,10 @@ def _find_key(
 
 
 def _find_batch_axis(role: Role, shape: tuple[int, ...]) -> int | None:
-    """Return the axis of a batch of one: the first or last, of length 1, if there is one too many.
+    """Return the axis of a batch of one; None if there is no such axis.
 
-    None if there is no such axis.
+    An array may have one axis more than the role allows. Then the first or the last axis is that of
+    the batch, if its length is 1.
     """
     if len(shape) == max(role.ndims) + 1:
         if shape[0] == 1:
@@ -152,9 +154,8 @@ def _find_axes(
 ) -> str:
     """Return one letter for each axis of an array, for example "HWC".
 
-    The user's ``axes`` come first, then ``stated_axes`` of the file, which are ignored if they do
-    not fit. Otherwise the only axis of length ``bands`` is that of the bands, else the only
-    shortest axis.
+    The user's ``axes`` are taken first, then the ``stated_axes`` of the file if they fit. Otherwise
+    the only axis of length ``bands`` is taken for the bands, else the only shortest axis.
     """
     ndim = len(shape)
     if ndim not in role.ndims:
@@ -164,7 +165,7 @@ def _find_axes(
     expected_letters = {2: "HW", 3: role.axes, 4: "KCHW"}[ndim]
     if axes is not None:
         letters = axes.upper()
-        # The three axes of a mask may also be shots; those of a measurement are never bands.
+        # A mask with three axes may have shots instead of bands. A measurement never has bands.
         if role.name == "mask" and ndim == 3:
             expected_letters = expected_letters if "C" in letters else "KHW"
         elif role.name == "measurement":
@@ -181,8 +182,8 @@ def _find_axes(
         return stated_axes
     if ndim != 3:
         return expected_letters
-    # A cube has more pixels along each side than bands, in nearly all files. So without another
-    # sign the shortest axis is that of the bands.
+    # In nearly all files a cube has fewer bands than rows or columns. So without other information
+    # the shortest axis is taken for the bands.
     band_axes = [i for i, length in enumerate(shape) if length == bands]
     if len(band_axes) != 1:
         band_axes = [i for i, length in enumerate(shape) if length == min(shape)]
@@ -197,7 +198,9 @@ def find_wavelengths(source: Source, bands: int) -> tuple[str, str]:
     """Return key and unit of the array with one wavelength per band; ("", "") if there is none."""
     for usual_name in WAVELENGTH_NAMES:
         for key, shape in source.shapes.items():
-            if _base_name(key) == usual_name and math.prod(shape) == bands == max(shape, default=1):
+            if _remove_groups(key) == usual_name and math.prod(shape) == bands == max(
+                shape, default=1
+            ):
                 # Arrays named "bands" are nanometres or count 1, 2, 3, …; never micrometres.
                 unit_of_name = "nm" if usual_name == "bands" else usual_name.rpartition("_")[2]
                 return key, source.units.get(key) or unit_of_name
@@ -207,16 +210,17 @@ def find_wavelengths(source: Source, bands: int) -> tuple[str, str]:
 def _has_role_name(role: Role, key: str, shape: tuple[int, ...]) -> bool:
     """Tell whether an array has a clear name of a role, and a number of axes that fits."""
     return (
-        _base_name(key) in {*role.keys} - _AMBIGUOUS_KEYS and _count_axes(role, shape) in role.ndims
+        _remove_groups(key) in {*role.keys} - _AMBIGUOUS_KEYS
+        and _count_axes(role, shape) in role.ndims
     )
 
 
-def _base_name(key: str) -> str:
+def _remove_groups(key: str) -> str:
     return key.rsplit("/", 1)[-1].lower()
 
 
 def _count_axes(role: Role, shape: tuple[int, ...]) -> int:
-    """Return the number of axes without that of a batch of one."""
+    """Return the number of axes, without the axis of a batch of one."""
     return len(shape) if _find_batch_axis(role, shape) is None else len(shape) - 1
 
 

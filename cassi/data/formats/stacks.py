@@ -20,12 +20,12 @@ STACK_SUFFIXES = (".tif", ".tiff", ".npy", ".zarr")
 def create_stack(
     path: Path, shape: tuple[int, int, int], wavelengths: Sequence[float] | None
 ) -> Stack:
-    """Make the file of a cube in its final length, without its values.
+    """Create the file of a cube with its final size, without the values.
 
     Args:
-        path: suffix as in ``STACK_SUFFIXES``; no file is there yet.
+        path: path of the new file; its suffix is one of ``STACK_SUFFIXES``.
         shape: (C, H, W).
-        wavelengths: One per band in nm, increasing.
+        wavelengths: nm, one per band, rising; None if they are not known.
 
     Raises:
         OSError: the disk has no room for the cube.
@@ -62,7 +62,8 @@ def open_stack(path: Path) -> tuple[Stack, tuple[float, ...] | None] | None:
     if suffix == ".npy":
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         is_float_cube = array.ndim == 3 and array.dtype.kind == "f" and array.flags.c_contiguous
-        # A .npy file does not state its axes. As in `selection`, the shortest one is the bands.
+        # A .npy file does not state its axes. As in `selection`, the shortest axis is taken for the
+        # bands.
         if not is_float_cube or array.shape[0] != min(array.shape):
             return None
         cube = Stack(path, array.shape, array.dtype, array.offset)

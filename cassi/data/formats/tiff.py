@@ -27,18 +27,18 @@ def is_ome(path: Path) -> bool:
     return path.name.lower().endswith((".ome.tif", ".ome.tiff"))
 
 
-class _ErrorOfLog(logging.Handler):
+class _RaisingHandler(logging.Handler):
     """Raises an error for what tifffile only logs, such as a broken chain of pages."""
 
     def emit(self, record: logging.LogRecord) -> None:
         raise ValueError(record.getMessage())
 
 
-_RAISE_LOGGED_ERRORS = _ErrorOfLog(logging.ERROR)
+_RAISE_LOGGED_ERRORS = _RaisingHandler(logging.ERROR)
 
 
 def open_tiff(path: Path) -> Any:
-    """Open a file with tifffile, without other files that it names or that lie beside it."""
+    """Open a file with tifffile, but no other files that it names or that lie beside it."""
     import tifffile
 
     # OME-TIFF, Micro-Manager's stacks and NDTiff may consist of several files. A hostile file could
@@ -56,9 +56,9 @@ def read_tiff(path: Path) -> Iterator[Source]:
     logger.addHandler(_RAISE_LOGGED_ERRORS)
     try:
         with open_tiff(path) as tiff:
-            first, count = tiff.pages.first, len(tiff.series)
+            first_page, count = tiff.pages.first, len(tiff.series)
             series = {str(i) if count > 1 else "": item for i, item in enumerate(tiff.series)}
-            bits = _count_packed_bits(first)
+            bits = _count_packed_bits(first_page)
             for item in series.values():
                 _check_complete(item)
 
@@ -70,16 +70,16 @@ def read_tiff(path: Path) -> Iterator[Source]:
 
             # An OME-TIFF of one page is a cube of one band. tifffile gives it two axes, so the axis
             # of the bands is added.
-            has_xml = first.description.lstrip()[:1] == "<"
+            has_xml = first_page.description.lstrip()[:1] == "<"
             is_single_plane = len(tiff.pages) == 1 and count == 1 and series[""].ndim == 2
             band_axis: tuple[int, ...] = (1,) if has_xml and is_single_plane else ()
             shapes, axes = {}, {}
             for name, item in series.items():
                 shape = item.shape[:-1] if _has_opacity(item) else item.shape
                 shapes[name] = band_axis + tuple(shape)
-                axes[name] = "C" * len(band_axis) + _tiff_axes(item)
-            is_integer = first.dtype is not None and first.dtype.kind in "iu"
-            full_scale = _read_json(first.description).get(
+                axes[name] = "C" * len(band_axis) + _find_axes(item)
+            is_integer = first_page.dtype is not None and first_page.dtype.kind in "iu"
+            full_scale = _read_json(first_page.description).get(
                 "full_scale", 2**bits - 1 if bits else None
             )
             scale = None
@@ -89,10 +89,10 @@ def read_tiff(path: Path) -> Iterator[Source]:
                 shapes,
                 read,
                 axes=axes,
-                wavelengths=stated_wavelengths(first.description),
+                wavelengths=stated_wavelengths(first_page.description),
                 scale=scale,
                 image=True,
-                missing=_read_no_data(first),
+                missing=_read_no_data(first_page),
             )
     finally:
         logger.removeHandler(_RAISE_LOGGED_ERRORS)
@@ -101,8 +101,8 @@ def read_tiff(path: Path) -> Iterator[Source]:
 
 def _has_opacity(series: Any) -> bool:
     """Tell whether each pixel is a grey level and its opacity."""
-    # Four samples a pixel may be colours and opacity, or four bands that a program calls so. These
-    # are read as bands.
+    # Four samples per pixel may be three colours and opacity, or four bands that a program has
+    # labelled in this way. They are read as bands.
     page = series.keyframe
     has_two_samples = page.samplesperpixel == 2 and series.axes.endswith("S")
     if not has_two_samples or series.shape[-1] != 2 or not page.extrasamples:
@@ -156,7 +156,7 @@ def stated_wavelengths(description: str) -> tuple[object, str] | None:
 
 
 def _count_packed_bits(page: Any) -> int:
-    """Return the bits of a packed pixel, 0 if pixels are not packed; ValueError for a mosaic."""
+    """Return the bits of a packed pixel, 0 without packing; ValueError for a colour mosaic."""
     if int(page.photometric) == _COLOUR_FILTER_ARRAY:
         raise ValueError("it has a mosaic of colour filters; expected a monochrome sensor's frame")
     bits = page.bitspersample
@@ -197,7 +197,7 @@ def _check_complete(series: Any) -> None:
 
 
 def describe_stack(path: Path) -> dict[str, Any] | None:
-    """Tell where the values of a cube lie in a file, so that parts of it can be read.
+    """Find where the values of a cube lie in a file, so that parts of the cube can be read.
 
     Returns:
         `offset` (bytes), `shape` (C, H, W), `dtype` and `wavelengths` (values and unit, or None).
@@ -227,12 +227,12 @@ def describe_stack(path: Path) -> dict[str, Any] | None:
         }
 
 
-def _tiff_axes(series: Any) -> str:
+def _find_axes(series: Any) -> str:
     """Return the letters of the axes of a series; "" if the shape must decide."""
-    # tifffile calls an axis Q if it knows nothing about it: an array that was saved as a whole may
-    # have its axes in any order. Then the shortest axis is that of the bands. If there are several
-    # shortest ones, it is the pages. Every other axis besides rows and columns (pages, channels,
-    # samples) counts as bands.
+    # tifffile names an axis Q if it knows nothing about it. An array with such an axis may have its
+    # axes in any order, so the shortest axis is taken for the bands. If several axes are the
+    # shortest, the pages are the bands. All axes other than rows and columns (pages, channels,
+    # samples) count as bands.
     has_unknown_axis = series.kind == "shaped" and "Q" in series.axes
     if has_unknown_axis and series.shape.count(min(series.shape)) == 1:
         return ""
@@ -264,7 +264,8 @@ def write_header(path: Path, shape: tuple[int, ...], wavelengths: Sequence[float
     """Write the header of a cube; return the position of its values, bytes."""
     import tifffile
 
-    # tifffile.memmap would move the values to the next page of memory, unlike `write_tiff`.
+    # tifffile.memmap is not used, because it would put the values at the next multiple of the page
+    # size, unlike `write_tiff`.
     options: dict[str, Any] = imwrite_options(is_ome(path), wavelengths) | {"returnoffset": True}
     result = tifffile.imwrite(path, shape=shape, dtype="<f4", **options)
     assert result is not None  # uncompressed values lie in one piece

@@ -1,7 +1,7 @@
 """Read and write Zarr stores, which are folders of chunks.
 
-Cubes are written without the package zarr, uncompressed, so that parts can be written. Other
-stores are read by the package.
+Cubes are written uncompressed and without the package zarr, so that they can be written in parts.
+Stores of other programs are read by the package.
 """
 
 import base64
@@ -30,7 +30,8 @@ from cassi.data.formats.labelled import (
 )
 from cassi.data.formats.parts import Stack
 
-# A chunk has one band and as many whole rows as fit into this size.
+# A chunk has one band and as many whole rows as fit into this size. Larger chunks make fewer files;
+# with smaller chunks less is read for a part of the cube.
 _CHUNK_BYTES = 1 << 22
 
 _MAX_METADATA_BYTES = 1 << 24
@@ -49,7 +50,7 @@ def create_zarr(
     wavelengths: Sequence[float] | None,
     fwhm: Sequence[float] | None = None,
 ) -> Stack:
-    """Make a store (Zarr 3) for a cube `(C, H, W)` in its final size, without its values.
+    """Create a store (Zarr 3) for a cube `(C, H, W)` with its final size, without the values.
 
     xarray reads it as a Dataset: `cube(wavelength, y, x)`, the coordinate `wavelength` (nm), and
     the widths of the bands `fwhm` (nm).
@@ -99,7 +100,8 @@ def open_plain_store(path: Path) -> tuple[Stack, tuple[object, str] | None] | No
     """Open the cube of a store that `create_zarr` made.
 
     Returns:
-        The cube; its wavelengths and their unit, if stated. None if it is another store.
+        The cube, and its wavelengths with their unit (None if they are not stated). The result is
+        None for a store that `create_zarr` did not make.
 
     Raises:
         ValueError: the file of the wavelengths has a wrong length.
@@ -108,7 +110,7 @@ def open_plain_store(path: Path) -> tuple[Stack, tuple[object, str] | None] | No
     try:
         (bands, height, width), chunk = metadata["shape"], metadata["chunk_grid"]["configuration"]
         rows = chunk["chunk_shape"][1]
-        expected = _plain_metadata((bands, height, width), (1, rows, width), "float32")
+        expected = _make_plain_metadata((bands, height, width), (1, rows, width), "float32")
         if any(metadata[name] != expected[name] for name in expected) or not 1 <= rows <= height:
             return None
         stack = Stack(path, (int(bands), int(height), int(width)), rows=int(rows))
@@ -129,7 +131,7 @@ def open_plain_store(path: Path) -> tuple[Stack, tuple[object, str] | None] | No
 
 @contextmanager
 def read_zarr(path: Path) -> Iterator[Source]:
-    """Read a store of Zarr 2 or 3. An array inside groups is named by its path."""
+    """Open a store of Zarr 2 or 3 and yield its arrays; the name of an array is its path."""
     if (plain_store := open_plain_store(path)) is not None:
         stack, wavelengths = plain_store
         axes = {"cube": "CHW"}
@@ -139,7 +141,7 @@ def read_zarr(path: Path) -> Iterator[Source]:
         return
     if importlib.util.find_spec("zarr") is None:
         raise ValueError(
-            "it takes the package zarr to read this store: pip install 'cassi[xarray]'"
+            "the package zarr is needed to read this store: pip install 'cassi[xarray]'"
         )
     import zarr
 
@@ -156,7 +158,7 @@ def read_zarr(path: Path) -> Iterator[Source]:
             array = arrays[name]
             files = [file for file in (path / name).rglob("*") if file.is_file()]
             n_missing = array.nchunks - sum(file.name not in _METADATA_FILES for file in files)
-            # zarr takes its fill value for a chunk without a file.
+            # zarr returns its fill value for a chunk without a file.
             if n_missing > 0:
                 raise ValueError(
                     f"{n_missing} of its {array.nchunks} chunks are not there; copy the store "
@@ -198,8 +200,8 @@ def _read_axes(array: Any) -> str:
 def _read_attributes(array: Any) -> Mapping[str, object]:
     """Return the attributes of an array, with `_FillValue` as a number."""
     attributes = dict(array.attrs)
-    # In version 2 xarray marks missing values by the array's own fill value. 0 is the default of
-    # that, so it marks nothing.
+    # In version 2 xarray marks missing values by the fill value of the array. The default fill
+    # value is 0, so 0 marks nothing.
     fill_of_version_2 = (array.fill_value or None) if "_ARRAY_DIMENSIONS" in attributes else None
     fill = attributes.get("_FillValue", fill_of_version_2)
     # xarray writes a floating fill value as base64 of its bytes.
@@ -209,7 +211,7 @@ def _read_attributes(array: Any) -> Mapping[str, object]:
 
 
 def _check_codecs(array: Any) -> None:
-    """Raise ValueError for an array of other than numbers, with shards or with other codecs."""
+    """Raise ValueError if an array has no numbers, or has shards or codecs that are not allowed."""
     if array.dtype.kind not in "biufc":
         raise ValueError(f"expected numbers, got data of type {array.dtype}")
     if array.shards is not None:
@@ -221,7 +223,7 @@ def _check_codecs(array: Any) -> None:
 
 
 def _read_json(folder: Path) -> dict[str, Any]:
-    """Return the metadata of an array or group; empty if there are none that can be read."""
+    """Return the metadata of an array or group; empty if they cannot be read."""
     try:
         content = json.loads(read_regular(folder / "zarr.json", _MAX_METADATA_BYTES))
     except (OSError, ValueError, RecursionError):
@@ -232,7 +234,7 @@ def _read_json(folder: Path) -> dict[str, Any]:
 _UNCOMPRESSED_CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}]
 
 
-def _plain_metadata(
+def _make_plain_metadata(
     shape: Sequence[int], chunk: Sequence[int], data_type: str
 ) -> dict[str, object]:
     """Return the metadata (Zarr 3) of an array whose chunks are not compressed."""
@@ -256,7 +258,8 @@ def _write_array_metadata(
 ) -> None:
     _write_json(
         folder,
-        _plain_metadata(shape, chunk, data_type) | {"attributes": attributes, "fill_value": 0.0},
+        _make_plain_metadata(shape, chunk, data_type)
+        | {"attributes": attributes, "fill_value": 0.0},
     )
 
 

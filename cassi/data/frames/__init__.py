@@ -1,4 +1,4 @@
-"""Correct a raw frame to a measurement: dark level, flat field, bad pixels, saturation, …."""
+"""Correct a raw frame to a measurement: dark level, flat field, bad pixels, saturation, window."""
 
 import os
 import warnings
@@ -22,25 +22,26 @@ from cassi.data.frames.pixels import (
 from cassi.data.io import check_finite, load_mask, load_measurement
 
 STEPS = ("bits", "dark", "flat", "bad_pixels", "saturation", "window", "scale")
-"""Settings of the steps, in the order in which they are applied to a frame."""
-# If more pixels than this fraction exceed a threshold, they are no outliers: the threshold is too
-# low, or the whole frame is noisy.
+"""Settings of the steps, in the order in which the corrections are reported."""
+# If more pixels than this fraction exceed a threshold, they are no outliers. Then the threshold is
+# too low, or the whole frame is noisy.
 MAX_OUTLIER_FRACTION = 0.1
-# With bad_pixels=auto, pixels of a dark frame beyond so many robust standard deviations are hot.
+# With bad_pixels=auto, pixels of a dark frame beyond so many robust standard deviations are hot. A
+# smaller number finds weaker hot pixels, and more pixels that are only noisy.
 HOT_PIXEL_SIGMAS = 8.0
-# If more pixels than this fraction share the largest value, that may be a bright area of the scene,
-# such as a white wall. Then nothing is left out, and a warning asks the user for the level.
+# If more pixels than this fraction share the largest value, these may be a bright area of the
+# scene, such as a white wall. Then no pixel is left out, and a warning asks the user for the level.
 MAX_CLIPPED_FRACTION = 0.25
-Bad = str | os.PathLike[str] | float | Sequence[int]
-"""A file, a threshold, "auto", or a row and a column."""
+BadPixels = str | os.PathLike[str] | float | Sequence[int]
+"""An item of the setting `bad_pixels`: a file, a threshold, "auto", or a row and a column."""
 _CONVERTER_BITS = (8, 10, 12, 14, 16)
-# A saturation level that exceeds the frame's maximum so many times is in another unit, such as
-# counts for a frame of fractions.
+# A saturation level above so many times the frame's maximum must be in another unit, such as counts
+# for a frame of fractions.
 _MAX_LEVEL_RATIO = 1000
 
 
-def _bad_pixel_items(bad_pixels: object) -> list[object]:
-    """Return the files, pairs and thresholds in the setting `bad_pixels`."""
+def _list_bad_pixels(bad_pixels: object) -> list[object]:
+    """List the files, pairs and thresholds in the setting `bad_pixels`."""
     if (
         not isinstance(bad_pixels, Sequence)
         or isinstance(bad_pixels, str)
@@ -63,7 +64,7 @@ _RULES: Rules = {
     "flat": ("a file", lambda v: v is None or _is_file(v)),
     "bad_pixels": (
         "a file, [row, column], a number > 0, a list of those, or auto",
-        lambda v: all(_is_file(i) or is_list(i, 2) or _is_positive(i) for i in _bad_pixel_items(v)),
+        lambda v: all(_is_file(i) or is_list(i, 2) or _is_positive(i) for i in _list_bad_pixels(v)),
     ),
     "saturation": ("a number, auto or null", lambda v: v in (None, "auto") or is_number(v)),
     "window": (
@@ -91,34 +92,34 @@ class PreparedFrame:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    r"""The steps from a raw frame f to the measurement y; each can be left out.
+    r"""The steps from a raw frame f to the measurement y; each step is optional.
 
         y = scale · window((f − dark) / r) / F,  r = (flat − dark) / mean(flat − dark)
 
-    F = 2^bits − 1 is the full scale, or 1 without `bits`. Bad and saturated pixels are left out:
-    they get values of their good neighbours, and `PreparedFrame.bad_pixels` marks them. Files are
-    read once, when the object is made. A file of several frames is averaged.
+    F = 2^bits − 1 is the full scale, or 1 without `bits`. Bad and saturated pixels get values of
+    their good neighbours. `PreparedFrame.bad_pixels` marks them, so that a reconstruction leaves
+    them out. Files are read once, when the object is made. Several frames in one file are averaged.
 
     Args:
-        bits: bits of the sensor's converter. Frames are then counts from 0 to 2^bits − 1, also
-            those of image files, and `dark` and `saturation` are counts. None: integers of an image
-            file are fractions of the largest value of their type; all other numbers are taken as
-            they are.
-        dark: dark level, in the unit of the frame; "auto" takes it from the edges, see
-            `edge_level`; or the file of a frame taken in the dark with the same exposure.
-        flat: a file, a frame of the bare sensor (no mask, no scene) under even light; normalised to
-            its mean over good pixels, less the same dark level. It must not hold the mask: that
-            is part of the camera.
+        bits: bits of the sensor's converter. Frames are then counts from 0 to 2^bits − 1, also if
+            they come from image files, and `dark` and `saturation` are counts. None: integers of an
+            image file are divided by the largest value of their type; all other numbers are taken
+            as they are.
+        dark: dark level in the unit of the frame; or the file of a frame that was taken in the dark
+            with the same exposure. "auto" estimates the level from the edges, see `edge_level`.
+        flat: file of a frame of the bare sensor (no mask, no scene) under even light. The dark
+            level is subtracted from it, and it is divided by its mean over good pixels. It must not
+            contain the mask, because the mask is part of the camera.
         bad_pixels: pixels to leave out, as one of these or a list of them. A file of the raw
-            frame's size: pixels that are not zero there. A pair: [row, column]. A threshold in
-            robust standard deviations: hot pixels of the dark frame and the flat field if these
-            are files (`find_outliers`), else of the frame itself (`find_hot_in_snapshot`; 8 suits
-            grey masks, 12 binary ones). "auto": hot pixels of a dark frame in a file, with a
-            threshold of 8. Each of them also leaves out dead rows and columns, see
-            `find_dead_lines`. None leaves nothing out.
-        saturation: level of the raw frame; pixels at it or above are saturated and left out. "auto"
-            is full scale if a pixel reaches it, else the level of `clipped_level`. None: no pixel
-            counts as saturated.
+            frame's size has values other than zero at bad pixels. A pair is [row, column]. A number
+            is a threshold in robust standard deviations for hot pixels. They are searched for in
+            the files of dark frame and flat field (`find_outliers`), or without such files in the
+            frame itself (`find_hot_in_snapshot`; 8 suits grey masks, 12 suits binary masks). "auto"
+            searches in the file of a dark frame, with a threshold of 8. With all of these, dead
+            rows and columns are left out, too, see `find_dead_lines`. None leaves nothing out.
+        saturation: level of the raw frame from which on pixels are saturated and left out. "auto"
+            takes full scale if a pixel reaches it, else the level of `clipped_level`. None: no
+            pixel counts as saturated.
         window: [top, left, height, width] of the part to keep, pixels.
         scale: factor of the measurement, > 0.
         step: dispersion, pixels per band; gives the width of the edges for `dark="auto"`.
@@ -128,7 +129,7 @@ class Preprocessing:
     bits: int | None = None
     dark: float | str = 0.0
     flat: str | os.PathLike[str] | None = None
-    bad_pixels: Bad | Sequence[Bad] | None = "auto"
+    bad_pixels: BadPixels | Sequence[BadPixels] | None = "auto"
     saturation: float | str | None = "auto"
     window: Sequence[int] | None = None
     scale: float = 1.0
@@ -141,12 +142,12 @@ class Preprocessing:
         check_values(self, _RULES)
         if self.bits is not None:
             whole_number("bits", self.bits, 1, 24)
-        if len(self._thresholds()) > 1:
-            raise ValueError(f"bad_pixels: expected one threshold, got {self._thresholds()}")
+        if len(self._thresholds) > 1:
+            raise ValueError(f"bad_pixels: expected one threshold, got {self._thresholds}")
         sources = [("dark", self.dark), ("flat", self.flat)]
         for name, source in [
             *sources,
-            *(("bad_pixels", item) for item in _bad_pixel_items(self.bad_pixels)),
+            *(("bad_pixels", item) for item in _list_bad_pixels(self.bad_pixels)),
         ]:
             if isinstance(source, str | os.PathLike) and source != "auto":
                 self._read(name, source)
@@ -158,7 +159,7 @@ class Preprocessing:
 
         Args:
             frame: raw, `(B, K, H', W')`. Listed bad pixels may have any value, also NaN.
-            full_scale: the largest value that it can have, if known; `bits` takes precedence.
+            full_scale: the largest possible value of the frame, if known; `bits` takes precedence.
             name: name of the frame, for warnings and errors.
 
         Raises:
@@ -177,7 +178,7 @@ class Preprocessing:
         if not bool(good_values.any()):
             raise ValueError(f"{name}: expected light, got only zeros")
         self._check_counts(good_values, max_value, full_scale)
-        saturation_level = self._saturation_level(good_values, max_value, name)
+        saturation_level = self._find_saturation_level(good_values, max_value, name)
         saturated_pixels = _find_saturated(frame, known_bad, saturation_level)
         left_out = known_bad | saturated_pixels
         repaired_frame, largest = _repair_images(frame, left_out), good_values.max().item()
@@ -190,9 +191,9 @@ class Preprocessing:
         # Subtraction and division have put values of the dark frame and the flat field into the
         # repaired pixels, so these are repaired again.
         y = _repair_images(y, left_out)
-        if hot_pixels is None and self._thresholds():
+        if hot_pixels is None and self._thresholds:
             images = y.flatten(0, 1)
-            hot_in_images = [find_hot_in_snapshot(image, *self._thresholds()) for image in images]
+            hot_in_images = [find_hot_in_snapshot(image, *self._thresholds) for image in images]
             hot_pixels = torch.stack(hot_in_images).any(0)
             y, left_out = _repair_images(y, hot_pixels & ~known_bad), left_out | hot_pixels
         n_hot = None if hot_pixels is None else self._count_hot_pixels(hot_pixels & ~listed_pixels)
@@ -215,7 +216,7 @@ class Preprocessing:
     def _find_bad_pixels(
         self, frame: Tensor
     ) -> tuple[Tensor, Tensor | None, list[tuple[str, int]]]:
-        """Return listed pixels, hot ones (None without a file to find them in), and dead lines."""
+        """Return the listed pixels, the hot pixels (None without a file), and the dead lines."""
         size = tuple(frame.shape[-2:])
         listed_pixels, hot_pixels = self.listed_bad_pixels(size), self._find_hot_pixels(size)
         known_bad = listed_pixels if hot_pixels is None else listed_pixels | hot_pixels
@@ -233,15 +234,16 @@ class Preprocessing:
         if "bad_pixels" in self._files:
             self._check_size(torch.empty((1, 1, *size), device="meta"))
             is_bad |= self._files["bad_pixels"] > 0
-        for item in _bad_pixel_items(self.bad_pixels):
+        for item in _list_bad_pixels(self.bad_pixels):
             if isinstance(item, Sequence) and not isinstance(item, str):
                 if item[0] >= size[0] or item[1] >= size[1]:
                     raise ValueError(f"bad_pixels: {list(item)} lies outside {tuple(size)}")
                 is_bad[item[0], item[1]] = True
         return is_bad
 
+    @property
     def _thresholds(self) -> list[float]:
-        return [float(item) for item in _bad_pixel_items(self.bad_pixels) if is_number(item)]
+        return [float(item) for item in _list_bad_pixels(self.bad_pixels) if is_number(item)]
 
     def _check_size(self, frame: Tensor) -> None:
         size = tuple(frame.shape[-2:])
@@ -297,14 +299,17 @@ class Preprocessing:
             if is_shifted:
                 hint = f"all multiples of {2**unused_bits}; set bits=16"
             elif sufficient_bits is not None and sufficient_bits < 16:
-                # A mean of several frames with shifted counts holds no multiples.
+                # A mean of several frames with shifted counts need not be a multiple, so the hint
+                # names both.
                 hint += f": bits={sufficient_bits}, or bits=16 if the camera shifts counts left"
             raise ValueError(f"{expectation}, got up to {largest:g}, {hint}")
         if 0 < largest <= 1 < max_value and bool((values % 1).any()):
             raise ValueError(f"{expectation}, got fractions up to {largest:.4g}; leave bits=null")
 
-    def _saturation_level(self, values: Tensor, max_value: float | None, name: str) -> float | None:
-        """Return the level at and above which pixels of a frame are saturated, if there is one."""
+    def _find_saturation_level(
+        self, values: Tensor, max_value: float | None, name: str
+    ) -> float | None:
+        """Return the level from which on pixels of a frame are saturated; None if there is none."""
         largest, level = values.max().item(), self.saturation
         if level is None:
             return None
@@ -317,7 +322,7 @@ class Preprocessing:
                     value_range = f"0 to {max_value:g}"
                 raise ValueError(
                     f"saturation: expected a level in the unit of the frame, {value_range}, got "
-                    f"{level:g}{self._bits_hint(max_value)}"
+                    f"{level:g}{self._make_bits_hint(max_value)}"
                 )
             return float(level)
         if max_value is not None and largest >= max_value:
@@ -336,7 +341,7 @@ class Preprocessing:
             return None
         return clipped_value
 
-    def _bits_hint(self, max_value: float | None) -> str:
+    def _make_bits_hint(self, max_value: float | None) -> str:
         """Return a hint on `bits` for a frame in fractions of full scale, else ""."""
         if self.bits is not None or max_value != 1:
             return ""
@@ -351,7 +356,8 @@ class Preprocessing:
         name: str,
     ) -> tuple[Tensor, str, float]:
         """Return the frame without its dark level, the source of the level, and the level."""
-        source, dark, hint = "number", self._dark_level(repaired_frame), self._bits_hint(max_value)
+        source, dark = "number", self._find_dark_level(repaired_frame)
+        hint = self._make_bits_hint(max_value)
         is_good_in_any = is_good.flatten(0, 1).any(0)
         level = dark[is_good_in_any].mean().item() if isinstance(dark, Tensor) else dark
         if self.dark == "auto":
@@ -366,8 +372,9 @@ class Preprocessing:
             )
         good_values = y[is_good].double()
         mean, spread = good_values.mean().item(), good_values.std(correction=0).item()
-        # Noise without light is symmetric about 0: its mean is within three standard errors, and
-        # its largest value is not far beyond its smallest one. Such a frame is refused.
+        # Noise without light is symmetric about 0: its mean is within three standard errors of 0,
+        # and its largest value is at most twice as far from 0 as its smallest value. Such a frame
+        # is refused.
         is_noise = (
             mean <= 3 * spread / len(good_values) ** 0.5
             and good_values.max() <= -2 * good_values.min()
@@ -379,42 +386,44 @@ class Preprocessing:
             )
         return y, source, level
 
-    def _dark_level(self, frame: Tensor) -> Tensor | float:
+    def _find_dark_level(self, frame: Tensor) -> Tensor | float:
         """Return the dark frame `(H, W)` or the dark level."""
         if self.dark == "auto":
             return edge_level(frame, self.step, self.axis)
         return self._files["dark"] if "dark" in self._files else float(self.dark)
 
-    def _subtracted_flat(self, dark: float) -> Tensor:
+    def _subtract_dark_from_flat(self, dark: float) -> Tensor:
         """Return the flat field minus the dark frame or level, `(H, W)`."""
         return self._files["flat"] - self._files.get("dark", dark)
 
     def _find_hot_pixels(self, size: tuple[int, ...]) -> Tensor | None:
-        """Return the hot pixels of dark frame and flat field, `(H, W)`, or None.
+        """Return the hot pixels of dark frame and flat field, bool `(H, W)`, or None.
 
-        None: there is no such file, and a threshold applies to the frame itself.
+        Without these files the result is None, and a threshold applies to the frame itself. With
+        "auto" it is also None if no pixel or too many pixels of the dark frame are hot.
         """
         smooth_frames = {}
         if "dark" in self._files:
             smooth_frames["dark"] = self._files["dark"]
         if "flat" in self._files:
-            smooth_frames["flat"] = self._subtracted_flat(0.0)
+            smooth_frames["flat"] = self._subtract_dark_from_flat(0.0)
         is_hot = torch.zeros(size, dtype=torch.bool)
-        for threshold in self._thresholds():
+        for threshold in self._thresholds:
             for values in smooth_frames.values():
                 is_hot |= find_outliers(values, threshold)
         items = self.bad_pixels if isinstance(self.bad_pixels, list | tuple) else [self.bad_pixels]
-        if not self._thresholds() and "auto" in items and "dark" in smooth_frames:
+        if not self._thresholds and "auto" in items and "dark" in smooth_frames:
             is_hot = find_outliers(smooth_frames["dark"], HOT_PIXEL_SIGMAS)
-            # If there are many, none is left out: the dark frame has their excess and subtracts it.
+            # If there are many, no pixel is left out, because subtracting the dark frame removes
+            # their excess.
             is_plausible = 0 < int(is_hot.sum()) <= MAX_OUTLIER_FRACTION * is_hot.numel()
             return is_hot if is_plausible else None
-        return is_hot if smooth_frames and self._thresholds() else None
+        return is_hot if smooth_frames and self._thresholds else None
 
     def _count_hot_pixels(self, hot_pixels: Tensor) -> int:
         """Return the number of hot pixels; ValueError if there are too many for a threshold."""
         count = int(hot_pixels.sum())
-        for threshold in self._thresholds():
+        for threshold in self._thresholds:
             if count > MAX_OUTLIER_FRACTION * hot_pixels.numel():
                 raise ValueError(
                     f"bad_pixels: {count} of {hot_pixels.numel()} pixels lie beyond {threshold:g} "
@@ -425,8 +434,8 @@ class Preprocessing:
     def _divide_by_flat(
         self, y: Tensor, dark: float, is_bad: Tensor
     ) -> tuple[Tensor, dict[str, object]]:
-        """Divide by the pixels' response; return the report of that, too."""
-        flat, is_good = self._subtracted_flat(dark), ~is_bad
+        """Divide by the response of the pixels; return the quotient and its report."""
+        flat, is_good = self._subtract_dark_from_flat(dark), ~is_bad
         if number := int((is_good & (flat <= 0)).sum()):
             raise ValueError(
                 f"flat: expected more than the dark level everywhere, got {number} pixels at or "
@@ -457,8 +466,8 @@ class Preprocessing:
     def _report_bad_pixels(
         self, is_bad: Tensor, lines: list[tuple[str, int]], n_hot: int | None
     ) -> dict[str, object] | None:
-        """Return what is recorded of bad pixels; None if there are none and none were set."""
-        items, count = _bad_pixel_items(self.bad_pixels), int(is_bad.sum())
+        """Return the report on bad pixels; None if there are none and the setting lists none."""
+        items, count = _list_bad_pixels(self.bad_pixels), int(is_bad.sum())
         if not items and not count:
             return None
         dead_lines: dict[str, list[int]] = {"rows": [], "columns": []}
@@ -515,7 +524,7 @@ def describe_corrections(corrections: Mapping[str, Any]) -> str:
 
 
 def _mask_lines(lines: list[tuple[str, int]], size: tuple[int, ...]) -> Tensor:
-    """Return a mask, bool, that is True in some rows and columns."""
+    """Return a map, bool, that is True in these rows and columns."""
     mask = torch.zeros(size, dtype=torch.bool)
     for kind, index in lines:
         (mask if kind == "rows" else mask.mT)[index] = True
@@ -523,7 +532,7 @@ def _mask_lines(lines: list[tuple[str, int]], size: tuple[int, ...]) -> Tensor:
 
 
 def _find_saturated(frame: Tensor, known_bad: Tensor, level: float | None) -> Tensor:
-    """Return the pixels at a level or above it, without those that are known to be bad."""
+    """Return the pixels at or above a level that are not known to be bad."""
     if level is None:
         return torch.zeros_like(frame, dtype=torch.bool)
     is_saturated = (frame >= level) & ~known_bad
@@ -536,7 +545,7 @@ def _find_saturated(frame: Tensor, known_bad: Tensor, level: float | None) -> Te
 
 
 def _repair_images(frame: Tensor, is_bad: Tensor, name: str = "bad_pixels") -> Tensor:
-    """Repair a frame `(B, K, H, W)`; every image has bad pixels of its own, `(B, K, H, W)`."""
+    """Repair a frame `(B, K, H, W)`; each image may have other bad pixels, `(B, K, H, W)`."""
     if not bool(is_bad.any()):
         return frame
     images = zip(frame.flatten(0, 1), is_bad.expand_as(frame).flatten(0, 1), strict=True)

@@ -7,24 +7,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# In a snapshot neighbours differ because of the mask's code, not only because of noise. So the
-# threshold of a hot pixel is raised by this fraction of the contrast among its neighbours, for each
-# sigma. Without it bright openings of the mask would count as hot.
+# In a snapshot neighbours differ because of the mask's code, not only because of noise. So for each
+# sigma of the threshold, this fraction of the contrast among the neighbours is added. Without it
+# bright openings of the mask would count as hot.
 CODE_CONTRAST = 0.3
-# A line is dead if at least this fraction of its good pixels has one value. It is below 1, so that
-# single pixels of another value, such as hot ones, do not hide a dead line.
+# A line is dead if at least this fraction of its good pixels has one value. The fraction is below
+# 1, so that single pixels of another value, such as hot pixels, do not hide a dead line.
 MIN_STUCK_FRACTION = 0.99
-# In the lines beside a dead one less than this fraction of the pixels may have its value. Otherwise
-# the scene itself is of one brightness there, such as a black object.
+# In the lines beside a dead line, less than this fraction of the pixels may have its value.
+# Otherwise the scene itself has one brightness there, such as a black object.
 MAX_EQUAL_FRACTION = 0.5
-# More dead lines side by side are a part of the detector without light, such as its border.
+# More dead lines side by side are a part of the detector that gets no light, such as its border.
 MAX_DEAD_WIDTH = 3
-# Fewer good pixels may have one value by chance.
+# In a line with fewer good pixels, all of them may have one value by chance.
 _MIN_LINE_PIXELS = 8
 
 
 def find_dead_lines(frame: Tensor, is_good: Tensor) -> list[tuple[str, int]]:
-    """Find the dead rows and columns of a detector, which have one value for any scene.
+    """Find the dead rows and columns of a detector, whose pixels have one value for any scene.
 
     In a dead line 99 % of the good pixels have the same value, in every shot. At most 3 dead lines
     lie side by side. In the lines beside them less than half of the pixels have that value.
@@ -61,7 +61,7 @@ def find_dead_lines(frame: Tensor, is_good: Tensor) -> list[tuple[str, int]]:
 
 
 def find_lines(is_bad: Tensor, is_usable: Tensor) -> list[tuple[str, int]]:
-    """Return the rows and columns in which 99 % of the usable pixels are bad, both `(H', W')`."""
+    """Return the rows and columns in which 99 % of the usable pixels are bad; maps `(H', W')`."""
     lines = []
     for kind, axis in (("rows", -1), ("columns", -2)):
         count = is_usable.sum(axis)
@@ -75,10 +75,10 @@ def find_lines(is_bad: Tensor, is_usable: Tensor) -> list[tuple[str, int]]:
 def edge_level(measurement: Tensor, step: float, axis: int = -1) -> float:
     """Estimate a sensor's dark level from the edges of one snapshot `(B, K, H, W')`, in its unit.
 
-    The outermost |step| columns on either side get the light of one band only. That is little
-    compared to the middle, where C bands add up. The level is the mean of the medians of both
-    sides. It is too high if the scene is bright up to its left and right border. A dark frame is
-    better.
+    The outermost |step| columns on either side get the light of one band only. This is little light
+    compared with the middle, where C bands add up. The level is the mean of the medians of both
+    sides. The estimate is too high if the scene is bright up to its left and right border. A dark
+    frame is better.
     """
     length = measurement.shape[axis]
     count = min(max(1, math.floor(abs(step))), length)
@@ -88,46 +88,55 @@ def edge_level(measurement: Tensor, step: float, axis: int = -1) -> float:
 
 
 def find_outliers(frame: Tensor, threshold: float) -> Tensor:
-    """Find the pixels of a smooth frame `(H, W)`, dark or flat, that are far from their neighbours.
+    """Find pixels of a dark frame or flat field `(H, W)` that differ much from their neighbours.
 
         |d| > threshold · σ,  d = pixel − median of its 8 neighbours
 
     σ = 1.4826 · median |d − median d| is the robust standard deviation of d over the frame. If it
     is 0, because most pixels equal their neighbours, σ is the standard deviation of d.
     """
-    excess = frame - torch.stack(_neighbours(frame, math.nan)).nanmedian(0).values
-    sigma = _robust_sigma(excess) or excess.std().item()
+    excess = frame - torch.stack(_collect_neighbours(frame, math.nan)).nanmedian(0).values
+    sigma = _estimate_sigma(excess) or excess.std().item()
     return excess.abs() > threshold * sigma
 
 
 def find_hot_in_snapshot(frame: Tensor, threshold: float) -> Tensor:
-    """Find hot pixels where the mask gives every pixel another light than its neighbours.
+    """Find the hot pixels of a snapshot, in which neighbours differ because of the mask.
 
         d > threshold · (σ + 0.3 · (max − min)),  d = pixel − max
 
-    max and min are those of the pixel's 8 neighbours; σ is as in `find_outliers`. The contrast
-    among the neighbours comes from the mask's code, so the threshold rises with it. No pixel of 15
-    clean snapshots with grey masks, five of them real captures, is found by a threshold of 6.4;
-    with a binary mask none is found by 10. Of two hot pixels side by side only the brighter one may
-    be found, and dead pixels are not found. A dark frame or a map of bad pixels is better.
+    max and min are taken over the pixel's 8 neighbours; σ is defined as in `find_outliers`. The
+    contrast among the neighbours comes from the mask's code, so the threshold rises with it. In 15
+    clean snapshots with grey masks, five of them real captures, a threshold of 6.4 finds no pixel.
+    With a binary mask a threshold of 10 finds none. If two hot pixels lie side by side, only the
+    brighter one may be found. Dead pixels are not found. A dark frame or a map of bad pixels is
+    better.
     """
-    highest = torch.stack(_neighbours(frame, -math.inf)).amax(0)
-    lowest = torch.stack(_neighbours(frame, math.inf)).amin(0)
+    highest = torch.stack(_collect_neighbours(frame, -math.inf)).amax(0)
+    lowest = torch.stack(_collect_neighbours(frame, math.inf)).amin(0)
     excess = frame - highest
-    return excess > threshold * (_robust_sigma(excess) + CODE_CONTRAST * (highest - lowest))
+    return excess > threshold * (_estimate_sigma(excess) + CODE_CONTRAST * (highest - lowest))
 
 
 def repair(frame: Tensor, is_bad: Tensor, name: str = "bad_pixels") -> Tensor:
-    """Replace pixels of `(..., H, W)` where bad `(H, W)` is True by the mean of their neighbours.
+    """Replace bad pixels of a frame `(..., H, W)` by the mean of their good neighbours.
 
-    Pixels without a good neighbour get the mean of neighbours that are already repaired, from the
-    border of a bad region inwards. ValueError if all pixels are bad.
+    A large bad region is repaired from its border inwards: a pixel without a good neighbour gets
+    the mean of neighbours that are already repaired.
+
+    Args:
+        frame: values, of any number of leading axes.
+        is_bad: bad pixels, bool `(H, W)`.
+        name: name of the setting, for the message.
+
+    Raises:
+        ValueError: all pixels are bad.
     """
     if bool(is_bad.all()):
         raise ValueError(f"{name}: expected some good pixels, all are to be repaired")
     shape, is_bad = frame.shape, is_bad.clone()
     values = torch.where(is_bad, 0, frame).reshape(-1, 1, *shape[-2:])
-    # The middle of the kernel counts a pixel itself, which is bad and hence zero.
+    # The middle of the kernel adds the pixel itself, which is bad and hence zero.
     kernel = values.new_ones(1, 1, 3, 3)
     while bool(is_bad.any()):
         valid = (~is_bad).to(values.dtype)[None, None]
@@ -139,7 +148,7 @@ def repair(frame: Tensor, is_bad: Tensor, name: str = "bad_pixels") -> Tensor:
     return values.reshape(shape)
 
 
-def _neighbours(frame: Tensor, fill: float) -> list[Tensor]:
+def _collect_neighbours(frame: Tensor, fill: float) -> list[Tensor]:
     """Return the 8 neighbours of every pixel, each `(H, W)`, with `fill` outside the frame."""
     height, width = frame.shape
     padded = F.pad(frame, (1, 1, 1, 1), value=fill)
@@ -149,6 +158,6 @@ def _neighbours(frame: Tensor, fill: float) -> list[Tensor]:
     return [padded[r : r + height, c : c + width] for r, c in positions]
 
 
-def _robust_sigma(values: Tensor) -> float:
+def _estimate_sigma(values: Tensor) -> float:
     # 1.4826 times the median deviation is the standard deviation of a normal distribution.
     return 1.4826 * (values - values.median()).abs().median().item()

@@ -18,16 +18,17 @@ class RealCameras(Simulator):
     """Measures each sample with a random `Twin`, and returns the nominal camera.
 
     Each defect is present with a given probability, and its size is uniform in its range. So a
-    network is trained with single and combined defects. It gets what a user has of a real camera:
-    the nominal mask and dispersion, the stuck pixels, and for half of the frames the variance of
-    photon and read noise at every pixel (`cassi.systems.Weighted`). The dark level is subtracted.
+    network is trained with single and combined defects. Like a user with a real camera, it knows
+    the nominal mask and dispersion and the stuck pixels. For half of the frames it also knows the
+    variance of photon and read noise at every pixel (`cassi.systems.Weighted`). The dark level is
+    subtracted.
 
     Args:
         masks: source of masks, or one mask for all, as in `Simulator`.
         defects: the range (low, high) of each setting of a twin that varies.
         chance: probability of each defect.
-        ideal: fraction of samples that the nominal camera measures, as in `Simulator`.
-        settings: further arguments of `Simulator`. Its noise is added to the ideal samples.
+        ideal: fraction of the samples that are measured by the nominal camera, as in `Simulator`.
+        settings: further arguments of `Simulator`. Its `noise` is added only to the ideal samples.
 
     Raises:
         ValueError: an unknown defect, or a range or probability out of its limits.
@@ -65,27 +66,29 @@ class RealCameras(Simulator):
     def __call__(self, x: Tensor, generator: Generator) -> tuple[Tensor, System]:
         """Measure cubes x `(B, C, H, W)`, as `Simulator` does.
 
-        Returns y `(B, K, H', W')` and the nominal camera without the stuck pixels.
+        Returns:
+            y `(B, K, H', W')`, and the nominal camera without the stuck pixels.
         """
         y, nominal = super().__call__(x, generator)
         assert isinstance(nominal, SDCassi)
         variance = torch.ones_like(y)
         bad_pixels = torch.zeros_like(y, dtype=torch.bool)
         for k in range(len(x)):
-            if _uniform(generator) < self.ideal:
+            if _draw_uniform(generator) < self.ideal:
                 continue
-            twin, sample_camera = self.draw(generator), _camera_of_sample(nominal, k)
+            twin, sample_camera = self.draw(generator), _select_sample_camera(nominal, k)
             frame = twin.measure(x[k : k + 1], sample_camera, generator)
             truth = twin.true_camera(sample_camera)
             y[k] = frame[0] - truth.dark
             bad_pixels[k] = truth.bad
-            photons, noise_floor = truth.noise
-            if photons and _uniform(generator) < 0.5:
-                expected = photons * y[k].clamp_min(0) + noise_floor
+            shot_factor, noise_floor = truth.noise
+            if shot_factor and _draw_uniform(generator) < 0.5:
+                expected_variance = shot_factor * y[k].clamp_min(0) + noise_floor
                 # Without read noise the variance of a dark pixel is 0, and its weight would be
-                # infinite. So the variance is at least a hundredth of the mean.
-                expected = expected.clamp_min(0.01 * expected.mean())
-                variance[k] = expected / expected.mean()
+                # infinite. So the variance is at least a hundredth of its mean. A larger fraction
+                # weights dark pixels less.
+                expected_variance = expected_variance.clamp_min(0.01 * expected_variance.mean())
+                variance[k] = expected_variance / expected_variance.mean()
         return y, nominal.weighted(variance, bad_pixels)
 
     def draw(self, generator: Generator) -> Twin:
@@ -96,9 +99,9 @@ class RealCameras(Simulator):
                 pair = torch.rand(2, generator=generator).tolist()
                 value: object = [low + (high - low) * uniform for uniform in pair]
             else:
-                number = low + (high - low) * _uniform(generator)
+                number = low + (high - low) * _draw_uniform(generator)
                 value = round(number) if name in _INTEGER_SETTINGS else number
-            if _uniform(generator) < self.chance:
+            if _draw_uniform(generator) < self.chance:
                 values[name] = value
         if "bits" in values or "full_well" in values:
             values["shot"] = "poisson"
@@ -111,7 +114,7 @@ class RealCameras(Simulator):
         return Twin(**values)
 
 
-def _camera_of_sample(nominal: SDCassi, k: int) -> SDCassi:
+def _select_sample_camera(nominal: SDCassi, k: int) -> SDCassi:
     """Return the nominal camera with the mask of sample k only."""
     mask = nominal.mask.detach()
     mask = mask if mask.ndim == 4 else mask[k]
@@ -119,5 +122,5 @@ def _camera_of_sample(nominal: SDCassi, k: int) -> SDCassi:
     return SDCassi(mask, nominal.bands, axis=axis, offsets=offsets, detector=detector).to(mask)
 
 
-def _uniform(generator: Generator) -> float:
+def _draw_uniform(generator: Generator) -> float:
     return float(torch.rand((), generator=generator, device=generator.device))

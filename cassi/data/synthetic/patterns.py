@@ -29,7 +29,7 @@ def draw_pattern(
         height: pixels.
         width: pixels.
         generator: source of all random numbers.
-        spectra: draws the s_k.
+        spectra: function that draws the s_k.
 
     Returns:
         float32 `(C, height, width)`, in [0, 1], with a maximum of 1.
@@ -49,7 +49,7 @@ def draw_pattern(
 def _draw_patches(
     bands: int, height: int, width: int, generator: Generator, draw: Spectra
 ) -> Tensor:
-    """Draw a colour chart: squares of one reflectance each, with dark gaps."""
+    """Draw a colour chart: squares with one reflectance each, and dark gaps between them."""
     side = 6 + draw_integer(27, generator)
     rows, columns = height // side + 1, width // side + 1
     spectra = draw(rows * columns, bands, generator)
@@ -61,7 +61,7 @@ def _draw_patches(
 
 
 def _draw_text(bands: int, height: int, width: int, generator: Generator, draw: Spectra) -> Tensor:
-    """Draw lines of random letters of 7x5 dots; a dot is one to four pixels wide."""
+    """Draw lines of random letters. A letter has 7x5 dots of one to four pixels each."""
     dot = 1 + draw_integer(4, generator)
     line_height, letter_width = _GLYPH_DOTS[0] + 2, _GLYPH_DOTS[1] + 1
     rows, columns = height // (line_height * dot) + 1, width // (letter_width * dot) + 1
@@ -80,7 +80,7 @@ def _draw_speckle(
     bands: int, height: int, width: int, generator: Generator, draw: Spectra
 ) -> Tensor:
     """Draw speckle: the intensity of a circular Gaussian field with grains of some pixels."""
-    grain = 1 + 3 * _uniform(generator)
+    grain = 1 + 3 * _draw_uniform(generator)
     fields = torch.randn(2, height, width, generator=generator)
     grains = _blur(fields, grain / 2).square().sum(0)
     scene = _draw_gradients(bands, height, width, generator, draw)
@@ -108,18 +108,18 @@ def _draw_stripes(
 ) -> Tensor:
     """Draw a fine periodic texture."""
     # Half of the time it varies along the columns only, the usual axis of dispersion.
-    period = 2 + 10 * _uniform(generator) ** 2
-    angle = 0.0 if draw_integer(2, generator) else math.pi * _uniform(generator)
+    period = 2 + 10 * _draw_uniform(generator) ** 2
+    angle = 0.0 if draw_integer(2, generator) else math.pi * _draw_uniform(generator)
     down, right = torch.arange(height)[:, None].float(), torch.arange(width).float()
     phase = (right * math.cos(angle) + down * math.sin(angle)) * (2 * math.pi / period)
-    wave = torch.cos(phase + 2 * math.pi * _uniform(generator))
+    wave = torch.cos(phase + 2 * math.pi * _draw_uniform(generator))
     wave = (wave > 0).float() if draw_integer(2, generator) else (1 + wave) / 2
     first, second = draw(2, bands, generator)[:, :, None, None]
     return torch.lerp(first.expand(-1, height, width), second, wave)
 
 
 def _draw_lamps(bands: int, height: int, width: int, generator: Generator, draw: Spectra) -> Tensor:
-    """Draw lamps: soft spots, each with one narrow spectral line, on a dim ground."""
+    """Draw lamps: soft spots, each with one narrow spectral line, on a dim background."""
     count, band_numbers = 3 + draw_integer(6, generator), torch.arange(bands).float()
     centres = bands * torch.rand(count, 1, generator=generator)
     line_spectra = torch.exp(-(((band_numbers - centres) / (0.02 * bands + 0.5)) ** 2))
@@ -128,25 +128,26 @@ def _draw_lamps(bands: int, height: int, width: int, generator: Generator, draw:
     down = torch.arange(height)[:, None] - height * spot_centres[0]
     right = torch.arange(width) - width * spot_centres[1]
     spots = torch.exp(-(down.square() + right.square()) / (2 * size.square()))
-    ground = 0.1 * _draw_gradients(bands, height, width, generator, draw)
-    return torch.einsum("kc,khw->chw", line_spectra, spots) + ground
+    background = 0.1 * _draw_gradients(bands, height, width, generator, draw)
+    return torch.einsum("kc,khw->chw", line_spectra, spots) + background
 
 
 def _draw_leaves(
     bands: int, height: int, width: int, generator: Generator, draw: Spectra
 ) -> Tensor:
-    """Draw discs of all sizes that hide one another, with the edge statistics of photographs."""
+    """Draw discs of many sizes that hide one another, with the edge statistics of photographs."""
+    # More discs give finer detail and leave less of the image to the spectrum of the first disc.
     count = 60
     spectra = draw(count, bands, generator)
     spots = torch.rand(2, count, generator=generator)
-    shares = torch.rand(count, generator=generator)
-    radii = min(height, width) * 0.04 / (0.1 + shares)
+    radius_draws = torch.rand(count, generator=generator)
+    radii = min(height, width) * 0.04 / (0.1 + radius_draws)
     down, right = torch.arange(height)[:, None], torch.arange(width)
-    owner = torch.zeros(height, width, dtype=torch.long)
+    disc_numbers = torch.zeros(height, width, dtype=torch.long)
     for k in radii.argsort(descending=True).tolist():
         squared_distance = (down - height * spots[0, k]) ** 2 + (right - width * spots[1, k]) ** 2
-        owner[squared_distance < radii[k] ** 2] = k
-    return spectra[owner].permute(2, 0, 1).contiguous()
+        disc_numbers[squared_distance < radii[k] ** 2] = k
+    return spectra[disc_numbers].permute(2, 0, 1).contiguous()
 
 
 def _blur(images: Tensor, sigma: float) -> Tensor:
@@ -160,7 +161,7 @@ def _blur(images: Tensor, sigma: float) -> Tensor:
     return functional.conv2d(padded, kernel[..., None])[:, 0]
 
 
-def _uniform(generator: Generator) -> float:
+def _draw_uniform(generator: Generator) -> float:
     return float(torch.rand((), generator=generator))
 
 

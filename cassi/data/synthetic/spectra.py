@@ -1,4 +1,4 @@
-"""Draw spectra for the materials of synthetic scenes: smooth ones, or mixtures of measured ones."""
+"""Draw spectra for the materials of synthetic scenes: smooth curves, or mixed measured spectra."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,19 +12,19 @@ from cassi.data.simulation import draw_integer
 from cassi.data.wavelengths import resample
 
 Spectra = Callable[[int, int, Generator], Tensor]
-"""Draws the spectra of the materials of a scene, `(count, C)`, not negative, from (count, C)."""
+"""A function (count, C, generator) that draws spectra of materials, `(count, C)`, not negative."""
 OBSERVER = (
     ((1.056, 599.8, 37.9, 31.0), (0.362, 442.0, 16.0, 26.7), (-0.065, 501.1, 20.4, 26.2)),
     ((0.821, 568.8, 46.9, 40.5), (0.286, 530.9, 16.3, 31.1)),
     ((1.217, 437.0, 11.8, 36.0), (0.681, 459.0, 26.0, 13.8)),
 )
-"""The CIE 1931 observer as sums of bell curves: height, centre, and width below and above it, nm
-(Wyman, Sloan, Shirley, "Simple analytic approximations to the CIE XYZ color matching functions",
-2013)."""
+"""The CIE 1931 observer as sums of bell curves: height, centre (nm), and width below and above the
+centre (nm) (Wyman, Sloan, Shirley, "Simple analytic approximations to the CIE XYZ color matching
+functions", 2013)."""
 
 
 def smooth_spectra(count: int, bands: int, generator: Generator) -> Tensor:
-    """Draw reflectances `(count, C)` in (0, 1): the logistic function of three cosines."""
+    """Draw smooth reflectances `(count, C)`: logistic functions of a constant and three cosines."""
     phase = (torch.arange(bands) + 0.5) * (math.pi / bands)
     waves = torch.cos(torch.arange(4)[:, None] * phase)  # (4, C)
     weights = torch.randn(count, 4, generator=generator) * torch.tensor([1.2, 1.5, 1.0, 0.7])
@@ -32,21 +32,22 @@ def smooth_spectra(count: int, bands: int, generator: Generator) -> Tensor:
 
 
 class MeasuredSpectra:
-    """Draws materials with measured reflectances, all under one light: s = l·r + e.
+    """Draws materials with measured reflectances, all under one illuminant: s = l·r + e.
 
-    Each reflectance r is a convex mixture of three measured ones. Half of the lights l are
-    measured, a quarter is white, and a quarter has one to four narrow lines, as lasers have. Some
-    materials emit: e is a narrow peak, as in fluorescence.
+    Each reflectance r is a convex mixture of three measured reflectances. Half of the illuminants l
+    are measured, a quarter is white, and a quarter has one to four narrow lines, as lasers have.
+    Some materials emit: e is a narrow peak, as in fluorescence.
 
-    In some scenes every second material is changed towards a `metamer` of the one before it, by a
-    random fraction.
+    In some scenes every second material has the colour of the material before it, but another
+    spectrum: it is a random mixture of that material and its `metamer`.
 
     Args:
         folder: folder of MATLAB files in the form of the Psychtoolbox. Each column of `sur_NAME` is
-            a reflectance, that of `spd_NAME` the power of a light. `S_NAME` has the first
-            wavelength, the step (nm) and the count. Files that do not cover the bands are not used.
+            a reflectance, and each column of `spd_NAME` the power of an illuminant. `S_NAME` has
+            the first wavelength, the step (nm) and the count. Files that do not cover the bands are
+            not used.
         wavelengths: wavelengths of the bands, nm, rising.
-        metamers: probability that a scene has metamers.
+        metamers: probability that a scene has such pairs of one colour.
         peaks: probability that a material emits.
 
     Raises:
@@ -74,32 +75,35 @@ class MeasuredSpectra:
         if bands != len(self.nm):
             raise ValueError(f"spectra: expected {len(self.nm)} bands, got {bands}")
         light, reflectances = self.draw_light(generator), self.mix(count, generator)
-        if _uniform(generator) < self.metamers:
+        if _draw_uniform(generator) < self.metamers:
             originals = reflectances[: count - 1 : 2]
             metamers = metamer(originals, self.mix(len(originals), generator), self.nm, light)
-            reflectances[1::2] = torch.lerp(originals, metamers, _uniform(generator))
+            reflectances[1::2] = torch.lerp(originals, metamers, _draw_uniform(generator))
+        # An emission has at most 0.7 of the power of the brightest band of the illuminant.
         is_emitting = torch.rand(count, 1, generator=generator) < self.peaks
-        return reflectances * light + is_emitting * 0.7 * self._bells(count, (4.0, 30.0), generator)
+        return reflectances * light + is_emitting * 0.7 * self._draw_bells(
+            count, (4.0, 30.0), generator
+        )
 
     def draw_light(self, generator: Generator) -> Tensor:
-        """Draw the power of a light, `(C,)`, with a maximum of 1."""
+        """Draw the power of an illuminant, `(C,)`, with a maximum of 1."""
         kind = draw_integer(4, generator)
         if kind == 0:
             return torch.ones(len(self.nm))
         if kind == 1:
-            lines = self._bells(1 + draw_integer(4, generator), (3.0, 12.0), generator).sum(0)
+            lines = self._draw_bells(1 + draw_integer(4, generator), (3.0, 12.0), generator).sum(0)
             return lines / lines.amax()
         return self.lights[draw_integer(len(self.lights), generator)]
 
     def mix(self, count: int, generator: Generator) -> Tensor:
-        """Draw reflectances `(count, C)` in [0, 1], each a mixture of three measured ones."""
+        """Draw reflectances `(count, C)` in [0, 1], each as a mixture of three measured spectra."""
         # Normalised exponential numbers are uniform over all mixtures of three.
         shares = -torch.rand(count, 3, generator=generator).clamp_min(1e-6).log()
         sources = torch.randint(len(self.reflectances), (count, 3), generator=generator)
         shares = shares / shares.sum(1, keepdim=True)
         return torch.einsum("nk,nkc->nc", shares, self.reflectances[sources])
 
-    def _bells(self, count: int, widths: tuple[float, float], generator: Generator) -> Tensor:
+    def _draw_bells(self, count: int, widths: tuple[float, float], generator: Generator) -> Tensor:
         """Draw bell curves `(count, C)`; `widths` is the range of their standard deviation, nm."""
         low, high = self.nm[0], self.nm[-1]
         positions, width_draws, height_draws = torch.rand(3, count, 1, generator=generator)
@@ -110,15 +114,16 @@ class MeasuredSpectra:
 
 
 def metamer(reflectances: Tensor, targets: Tensor, nm: Tensor, light: Tensor) -> Tensor:
-    """Change reflectances without their colours under a light: r' = r + t·(I − A⁺A)(q − r).
+    """Change reflectances but not their colours: r' = r + t·(I − A⁺A)(q − r).
 
-    A = observer · diag(light). The step t is the largest one with r' in [0, 1].
+    A = observer · diag(light) gives the colours under an illuminant. The step t is the largest one
+    with r' in [0, 1].
 
     Args:
         reflectances: r, `(N, C)`, in [0, 1].
         targets: q, `(N, C)`; r changes towards them as far as the colour allows.
         nm: wavelengths of the bands, `(C,)`.
-        light: its power in each band, `(C,)`.
+        light: power of the illuminant in each band, `(C,)`.
 
     Returns:
         r', `(N, C)`.
@@ -149,7 +154,7 @@ def observer(nm: Tensor) -> Tensor:
 
 
 def _read_spectra(folder: Path, kind: str, nm: Tensor) -> Tensor:
-    """Return the spectra of all files of a kind ("sur" or "spd") at wavelengths, `(N, C)`."""
+    """Return the spectra of all files of a kind ("sur" or "spd") at the wavelengths, `(N, C)`."""
     spectra = []
     for path in sorted(folder.glob(f"{kind}_*.mat")):
         name = path.stem.removeprefix(f"{kind}_")
@@ -164,5 +169,5 @@ def _read_spectra(folder: Path, kind: str, nm: Tensor) -> Tensor:
     return torch.cat(spectra)
 
 
-def _uniform(generator: Generator) -> float:
+def _draw_uniform(generator: Generator) -> float:
     return float(torch.rand((), generator=generator))

@@ -14,12 +14,13 @@ from cassi.systems import BlurredCassi, SDCassi, System, TiltedCassi
 from cassi.systems.blurred import convolve, line_kernels
 from cassi.systems.masks import move_mask
 
+# A wider blur would leave almost no contrast of the mask, and its large kernel would be slow.
 _MAX_BLUR_PIXELS = 50
 _NUMBER = ("a finite number", is_number)
 _BLUR = (f"0 to {_MAX_BLUR_PIXELS} pixels", lambda v: is_number(v) and 0 <= v <= _MAX_BLUR_PIXELS)
 _NON_NEGATIVE = ("a number of at least 0", lambda v: is_number(v) and v >= 0)
 _SHARE = ("a share in [0, 1)", lambda v: is_number(v) and 0 <= v < 1)
-# The condition of each setting, in words and as a test. `Sensor` checks those of the sensor.
+# The condition of each setting, in words and as a test. `Sensor` checks the settings of the sensor.
 _RULES: Rules = {
     "shift": ("[down, right]", lambda v: isinstance(v, list | tuple) and len(v) == 2),
     **dict.fromkeys(("rotation", "dispersion", "curvature", "tilt"), _NUMBER),
@@ -39,10 +40,10 @@ class TrueCamera:
     Attributes:
         system: the true mask, dispersion and blur, on the pixels of the nominal camera.
         gain: gain of every pixel, `(H', W')`.
-        dark: level of the frame in the dark, in the unit of y.
+        dark: dark level of the frame, in the unit of y.
         bad: True for stuck pixels, `(H', W')`.
-        noise: a and b of the variance a·(frame − dark) + b, in the unit of y, of pixels that are
-            neither stuck nor saturated.
+        noise: (a, b) of the noise variance a·(frame − dark) + b, in the unit of y. It holds for
+            pixels that are neither stuck nor saturated.
         pivot: position in the spectrum, 0 to 1, whose offset is the nominal one.
     """
 
@@ -77,19 +78,19 @@ class Twin:
         frame = sensor(G · z) + dark · Y                        in the unit of y = A x
 
     T turns and magnifies the mask m about its middle, then shifts it. g_μ and q_λ are Gaussians in
-    two dimensions, sampled at pixels. S(d) moves by d pixels. n(c) are the nominal offsets.
-    P₂(v) = (3v² − 1)/2 is a Legendre polynomial. Y = C / (2 · exposure) is the y that fills a
-    pixel. With a tilt, bands move along a tilted axis, about the position of a band at p. Fractions
-    of a pixel are interpolated linearly. A moved or blurred mask is continued by its border. Light
-    outside the nominal detector is lost. A band keeps the fraction b_c = 1 − band_gain · |N(0, 1)|
-    of its light, at least 0. The gain is
+    two dimensions, sampled at pixels. S(d) moves an image by d pixels along the dispersion. n(c)
+    are the nominal offsets. P₂(v) = (3v² − 1)/2 is a Legendre polynomial. Y = C / (2 · exposure) is
+    the y that fills a pixel. With a tilt, bands move along an axis that is turned about the nominal
+    position of a band at p. Fractions of a pixel are interpolated linearly. Outside its border a
+    moved or blurred mask has the values of the border. Light outside the nominal detector is lost.
+    A band keeps the fraction b_c = 1 − band_gain · |N(0, 1)| of its light, at least 0. The gain is
 
         G = (1 − vignette · r²) · (1 + pattern · N(0, 1)),  at least 0
 
     with r from 0 in the middle of the detector to 1 in its corners. The sensor is
     `cassi.data.sensor.Sensor`, with a gain of full_well / 2^bits electrons per count and the dark
     level as the converter's offset. Without `shot`, `read` and `bits` no sensor is simulated. At
-    the end stuck pixels are set: dead ones to 0, hot ones to full scale.
+    the end dead pixels are set to 0 and hot pixels to full scale.
 
     The defaults are the nominal camera without noise.
 
@@ -97,40 +98,39 @@ class Twin:
         shift: shift of the mask, pixels (down, right).
         rotation: rotation of the mask, degrees, counterclockwise as displayed with row 0 on top.
         magnification: magnification of the mask's image, above 0.
-        mask_blur: μ, standard deviation, pixels.
+        mask_blur: μ, standard deviation of the blur of the mask on the scene, pixels.
         mask_offset: transmission where the mask is closed.
-        mask_contrast: transmission of the open mask minus that of the closed mask.
-        band_gain: scale of the fraction of light that each band loses, band_gain · |N(0, 1)|.
-        dispersion: ε, pixels per band.
+        mask_contrast: transmission of the open mask minus the transmission of the closed mask.
+        band_gain: scale of the fraction of its light that each band loses: band_gain · |N(0, 1)|.
+        dispersion: ε, change of the dispersion, pixels per band.
         pivot: p, the position in the spectrum that ε does not move: 0 is the first band, 0.5 the
             middle.
-        curvature: a, pixels at both ends of the spectrum.
+        curvature: a, departure from a straight line at both ends of the spectrum, pixels.
         tilt: rotation of the axis of dispersion, degrees, counterclockwise as displayed.
-        lens_blur: λ, standard deviation, pixels, of each band's image on the detector.
+        lens_blur: λ, standard deviation of the blur of each band's image on the detector, pixels.
         vignette: fraction of the light that is lost in the corners of the detector.
         pattern: relative standard deviation of the pixels' response.
-        dark: level in the dark, as a fraction of full scale.
+        dark: dark level, as a fraction of full scale.
         exposure: exposure of the sensor; C / (2 · exposure) is the y that fills a pixel.
         qe: quantum efficiency, electrons per photon.
-        shot: "poisson", "binomial" (for a fixed number of photons), or None for light without
-            noise.
-        full_well: electrons; None for 2^bits.
+        shot: shot noise: "poisson", "binomial" (for a fixed number of photons), or None.
+        full_well: electrons of a full pixel; None for 2^bits.
         read: standard deviation of the read noise, electrons.
         bits: bits of the converter; None does not round.
-        saturate: clip at the full well and at the converter's range.
+        saturate: whether values are clipped at the full well and at the range of the converter.
         dead: fraction of pixels that are stuck at 0.
         hot: fraction of pixels that are stuck at full scale.
         supersample: s. Every pixel of mask and scene is divided into s×s equal parts, which are
-            moved and blurred; a detector pixel is the mean of s×s parts. So fractions of a pixel
-            are not interpolated in the same way as in reconstructions.
+            moved and blurred; a detector pixel is the mean of s×s parts. So the simulation
+            interpolates fractions of a pixel in another way than a reconstruction.
         seed: seed of the pattern and of the positions of stuck pixels. These are the same in every
             frame.
 
     Raises:
         ValueError: a setting is out of its range, or settings exclude each other.
 
-    Source: for the sensor that of `Sensor`; pixels and dispersion are those of `SDCassi` and
-    `cassi-calibrate`.
+    Source: see `Sensor` for the model of the sensor. Pixels and dispersion are defined as in
+    `SDCassi` and `cassi-calibrate`.
 
     >>> system = SDCassi(torch.rand(8, 8), bands=3, step=1)
     >>> x = torch.rand(1, 3, 8, 8)
@@ -186,7 +186,7 @@ class Twin:
         if self.full_well is None and self.bits is None and (self.shot or self.read):
             raise ValueError("twin.full_well: expected electrons where twin.bits is null, got none")
         try:
-            self._sensor()
+            self._make_sensor()
         except ValueError as error:
             raise ValueError(f"twin.{error}") from None
 
@@ -210,23 +210,25 @@ class Twin:
         """
         light = self.expose(x, system)
         if self.vignette or self.pattern:
-            light = light * self._gain(system).to(light)
+            light = light * self._make_gain(system).to(light)
         if self.is_noisy:
-            frame = self._sensor()(light, system.bands, generator)
+            frame = self._make_sensor()(light, system.bands, generator)
         else:
-            frame = light + self.dark * self._full_scale(system.bands)
-        dead_pixels, hot_pixels = (pixels.to(frame.device) for pixels in self._stuck_pixels(system))
-        largest = self._largest_value(system.bands)
+            frame = light + self.dark * self._compute_full_scale(system.bands)
+        dead_pixels, hot_pixels = (
+            pixels.to(frame.device) for pixels in self._draw_stuck_pixels(system)
+        )
+        largest = self._compute_largest_value(system.bands)
         return frame.masked_fill(dead_pixels, 0.0).masked_fill(hot_pixels, largest)
 
     @torch.no_grad()
     def expose(self, x: Tensor, system: SDCassi) -> Tensor:
         """Return the light on the detector, z `(B, K, H', W')`, of cubes `(B, C, H, W)`."""
         if self.supersample == 1:
-            z: Tensor = self._true_system(system)(x)
+            z: Tensor = self._make_true_system(system)(x)
             return z
         s = self.supersample
-        z = self._disperse(self._fine_mask(system), system, s)(_subdivide(x, s))
+        z = self._make_dispersed_system(self._make_fine_mask(system), system, s)(_subdivide(x, s))
         if self.lens_blur:
             kernel = line_kernels(s * self.lens_blur, 1).to(z)
             z = convolve(convolve(z[:, :, None], kernel, -2), kernel, -1)[:, :, 0]
@@ -235,32 +237,32 @@ class Twin:
     @torch.no_grad()
     def true_camera(self, system: SDCassi) -> TrueCamera:
         """Return the true parameters of the twin of a nominal camera `system`."""
-        dead_pixels, hot_pixels = self._stuck_pixels(system)
-        bands, sensor = system.bands, self._sensor()
+        dead_pixels, hot_pixels = self._draw_stuck_pixels(system)
+        bands, sensor = system.bands, self._make_sensor()
         electrons_per_unit = sensor.unit(bands)
-        # Variance over mean of the electrons, see `Sensor`. The rounding of a converter has the
-        # variance gain² / 12.
+        # This is the variance of the electrons divided by their mean, see `Sensor`. The rounding of
+        # a converter has the variance gain² / 12.
         shot_factor = {"poisson": 1.0, "binomial": 1 - self.qe}.get(self.shot or "", 0.0)
         noise_floor = self.read**2 + (0 if self.bits is None else sensor.gain**2 / 12)
         return TrueCamera(
-            self._true_system(system),
-            self._gain(system),
-            self.dark * self._full_scale(bands),
+            self._make_true_system(system),
+            self._make_gain(system),
+            self.dark * self._compute_full_scale(bands),
             dead_pixels | hot_pixels,
             (shot_factor / electrons_per_unit, noise_floor / electrons_per_unit**2),
             self.pivot,
         )
 
-    def _true_system(self, system: SDCassi) -> System:
+    def _make_true_system(self, system: SDCassi) -> System:
         """Return the true camera on the pixels of the nominal one."""
-        mask = self._fine_mask(system)
+        mask = self._make_fine_mask(system)
         mask = mask if self.supersample == 1 else F.avg_pool2d(mask, self.supersample)
         if not self.lens_blur:
-            return self._disperse(mask, system)
+            return self._make_dispersed_system(mask, system)
         s = self.supersample
-        # The kernel on whole pixels: light that a pixel of even brightness sends to a pixel t
-        # pixels away. That is the kernel on parts, convolved with the overlap of two pixels, which
-        # is a triangle of s parts on each side, at every s-th position.
+        # The kernel on whole pixels is the light that a pixel of even brightness sends to the pixel
+        # t pixels away. It is the kernel on parts, convolved with the overlap of two pixels and
+        # taken at every s-th position. The overlap is a triangle with s parts on each side.
         kernel = line_kernels(s * self.lens_blur, 1)[0]
         overlap = 1 - torch.arange(1 - s, s, dtype=torch.float64).abs() / s
         radius = -(-(len(kernel) // 2 + s - 1) // s)
@@ -271,16 +273,17 @@ class Twin:
             mask,
             system.bands,
             detector_spread=torch.outer(kernel, kernel),
+            # These values limit the solves of the camera, not its measurements.
             tolerance=1e-3,
             iterations=10,
             axis=system.axis,
             detector=system.detector,
-            offsets=self._offsets(system),
+            offsets=self._compute_offsets(system),
         )
 
-    def _disperse(self, mask: Tensor, system: SDCassi, s: int = 1) -> System:
+    def _make_dispersed_system(self, mask: Tensor, system: SDCassi, s: int = 1) -> System:
         """Return the camera of a mask on a grid of s×s parts per pixel, without the lens's blur."""
-        axis, offsets = system.axis, self._offsets(system)
+        axis, offsets = system.axis, self._compute_offsets(system)
         geometry: dict[str, Any] = {"axis": axis, "detector": s * system.detector}
         if not self.tilt:
             geometry["offsets"] = [s * offset for offset in offsets]
@@ -291,14 +294,16 @@ class Twin:
         geometry["offsets"] = [
             s * pivot_offset + math.cos(angle) * distance for distance in distances
         ]
-        # Row numbers grow downwards. A counterclockwise tilt moves bands along the columns up, that
-        # is to smaller rows, and bands along the rows to the right.
+        # Row numbers grow downwards. A counterclockwise tilt moves bands up, to smaller row
+        # numbers, if they are dispersed along columns. It moves bands to the right if they are
+        # dispersed along rows.
         sign = -1 if axis == -1 else 1
         geometry["across"] = [sign * math.sin(angle) * distance for distance in distances]
+        # These values limit the solves of the camera, not its measurements.
         geometry |= {"tolerance": 1e-3, "iterations": 10}
         return TiltedCassi(mask, system.bands, **geometry)
 
-    def _offsets(self, system: SDCassi) -> list[float]:
+    def _compute_offsets(self, system: SDCassi) -> list[float]:
         """Return o(c), the true offsets of the bands, pixels."""
         half = (system.bands - 1) / 2
         offsets = []
@@ -308,9 +313,9 @@ class Twin:
             offsets.append(nominal + self.dispersion * (c - 2 * half * self.pivot) + curve)
         return offsets
 
-    def _fine_mask(self, system: SDCassi) -> Tensor:
-        """Return m', `(K, 1|C, s·H, s·W)`."""
-        # Subclasses have further parameters, which the twin would lose.
+    def _make_fine_mask(self, system: SDCassi) -> Tensor:
+        """Return m', the true mask in parts of a pixel, `(K, 1|C, s·H, s·W)`."""
+        # Subclasses have further parameters, which the twin would ignore.
         if type(system) is not SDCassi:
             raise ValueError(f"twin: expected an SDCassi, got {type(system).__name__}")
         if system.band_width > 1:
@@ -335,7 +340,7 @@ class Twin:
             mask = mask * (1 - loss).clamp_min(0).to(mask)
         return mask
 
-    def _gain(self, system: SDCassi) -> Tensor:
+    def _make_gain(self, system: SDCassi) -> Tensor:
         """Return G, the gain of every pixel, `(H', W')`."""
         height, width = system.measurement_shape[1:]
         down = torch.linspace(-1, 1, height)[:, None] if height > 1 else torch.zeros(1, 1)
@@ -347,7 +352,7 @@ class Twin:
             gain = gain * (1 + self.pattern * torch.randn(gain.shape, generator=generator))
         return gain.clamp_min(0)
 
-    def _stuck_pixels(self, system: SDCassi) -> tuple[Tensor, Tensor]:
+    def _draw_stuck_pixels(self, system: SDCassi) -> tuple[Tensor, Tensor]:
         """Return the dead and the hot pixels, `(H', W')`."""
         shape = system.measurement_shape[1:]
         n_pixels = shape[0] * shape[1]
@@ -358,7 +363,7 @@ class Twin:
         is_stuck[1, order[n_dead : n_dead + n_hot]] = True
         return is_stuck[0].reshape(shape), is_stuck[1].reshape(shape)
 
-    def _sensor(self) -> Sensor:
+    def _make_sensor(self) -> Sensor:
         """Return the sensor of the twin."""
         levels = 2 ** (self.bits if isinstance(self.bits, int) else 0)
         well = float(levels) if self.full_well is None else self.full_well
@@ -376,15 +381,15 @@ class Twin:
             raw=True,
         )
 
-    def _full_scale(self, bands: int) -> float:
+    def _compute_full_scale(self, bands: int) -> float:
         """Return Y, the value of y that fills a pixel."""
         return bands / (2 * self.exposure)
 
-    def _largest_value(self, bands: int) -> float:
+    def _compute_largest_value(self, bands: int) -> float:
         """Return the value of y at the largest count of the converter."""
         # The largest count is 2^bits − 1, one step below full scale.
         step = 0.0 if self.bits is None else 2.0**-self.bits
-        return (1 - step) * self._full_scale(bands)
+        return (1 - step) * self._compute_full_scale(bands)
 
 
 def _subdivide(image: Tensor, s: int) -> Tensor:
