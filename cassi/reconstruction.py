@@ -276,10 +276,10 @@ def _run_with_uncertainty(snapshot: Snapshot, method: Reconstructor, seed: int) 
     results = []
     for index, sample in enumerate(samples):
         part = slice(index, index + 1)
-        along = solution.along
-        if along is not None:
-            along = along._replace(x=along.x[part])
-        sample_solution = replace(solution, x=solution.x[part], along=along)
+        grid_cube = solution.along
+        if grid_cube is not None:
+            grid_cube = grid_cube._replace(x=grid_cube.x[part])
+        sample_solution = replace(solution, x=solution.x[part], along=grid_cube)
         result = add_response(Result(sample, method, sample_solution, statistics[index]))
         results.append(in_unit(assess(result, seed)))
     errors = [result.errors for result in results if result.errors is not None]

@@ -121,7 +121,7 @@ def test_auto_is_video_where_the_bands_are_frames(tmp_path, monkeypatch, capsys)
         reconstruct(compose_settings([*given, *more]), Run(tmp_path / "run", is_multirun=False))
         found[more[:1]] = read_cube(tmp_path / "run" / "cube.tif"), capsys.readouterr()
     video, bands, changed = found.values()
-    with pytest.warns(UserWarning, match=r'used "video" in place of "auto".*cassi.methods.auto\(\)'):
+    with pytest.warns(UserWarning, match=r'"video" in place of "auto".*cassi.methods.auto\(\)'):
         x = cassi.reconstruct(y, system)
     assert torch.equal(x, video[0])
     assert torch.equal(cassi.reconstruct(y, system, "video"), x)
