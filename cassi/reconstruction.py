@@ -118,26 +118,23 @@ def reconstruct(
     Args:
         y: measurement `(B, K, H', W')`, `(K, H', W')` or `(H', W')`; a tensor or an array.
         system: the camera, such as `cassi.SDCassi`. Computations are in its precision.
-        method: a name as in `method=`, `model=` or `reconstructors=`, such as "gap_tv" or
-            "pretrained". "auto" needs neither training nor settings; if the camera codes frames of
-            a video, "video" takes its place, with a warning. Other choices are a file of weights of
-            cassi-train; a mapping such as `{"method": "gap_tv", "overrides": {"solver.iterations":
-            20}}`; a network; a `cassi.solvers.Reconstructor` such as a `Solver`; any function
-            `(y, system) -> x`.
+        method: a name as in `method=`, `model=` or `reconstructors=`: "auto" needs no training and
+            no settings ("video" takes its place, with a warning, if the camera codes a video). Or a
+            file of weights of cassi-train; a mapping such as `{"method": "gap_tv", "overrides":
+            {"solver.iterations": 20}}`; a network; a `Reconstructor` such as a
+            `cassi.solvers.Solver`; any function `(y, system) -> x`.
         seed: seed of the method's random numbers.
         bad_pixels: an array that is not zero at bad pixels, `(H', W')` or as
             `cassi.systems.Weighted` takes it. Values of y at bad pixels have no influence.
         uncertainty: return a `Reconstruction`, with the σ of every value; up to three times slower.
         align: move the mask to its position in the measurement, where that is certain; see
             `cassi.calibration.align`. For `SDCassi` cameras with one mask for all samples.
-        guide: `(picture, response)` of an ordinary camera: a picture `(G, H, W)`, linear in light,
-            and the camera's sensitivity to the bands, `(G, C)`; or a panchromatic picture `(H, W)`
-            alone. The picture is registered, or refused with a warning; see
-            `cassi.guide_search.place_guide`. "auto" and "self_supervised" can use a guide. A
-            `cassi.Stacked` has the picture in its measurement.
-        unit: unit of the cube, "reflectance" or "radiance", as `output.unit=`. It needs a camera of
-            `cassi.read_camera` whose file has `response:`. The white frame of such a file corrects
-            y in any case.
+        guide: for "auto" and "self_supervised": a picture `(G, H, W)` of an ordinary camera, linear
+            in light, and the camera's sensitivity to the bands `(G, C)`; or a panchromatic picture
+            `(H, W)` alone. `cassi.guide_search.place_guide` registers it, or refuses it with a
+            warning. A `cassi.Stacked` has the picture in its measurement.
+        unit: unit of the cube, "reflectance" or "radiance", as `output.unit=`. The camera must be
+            read by `cassi.read_camera` from a file with `response:`.
 
     Returns:
         Cube `(B, C, H, W)` on the device of y, in the unit in which A x = y, or in `unit`; with
