@@ -1,6 +1,7 @@
 """Checks of arguments, files and returned values that several parts of the package need.
 
-This module imports nothing of the package, so that every part may import it.
+The module also reads small text files and writes parts of error messages, such as hints. It imports
+nothing of the package, so that every part may import it.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MIN_CLIPPED_PIXELS = 16
-"""A frame counts as clipped only if at least this many pixels have its maximum exactly."""
+"""A frame counts as clipped only if at least this many pixels have exactly its maximum. A smaller
+number takes a few equally bright pixels for clipping; a larger one misses small clipped spots."""
 MIN_LEVELS_BELOW_CLIP = 8
-"""As many pixels below the maximum of a clipped frame have at least this many different values."""
+"""A frame counts as clipped only if the next brightest pixels, as many as are at the maximum, have
+at least this many different values. Otherwise the frame has few grey values, and many pixels
+share each of them without clipping."""
 
 # Set by `check_opened_files`. It is global, since readers in other threads must be checked too.
 _path_check: Callable[[Path], object] | None = None
@@ -35,7 +39,7 @@ _path_check: Callable[[Path], object] | None = None
 
 @contextlib.contextmanager
 def check_opened_files(check: Callable[[Path], object]) -> Iterator[None]:
-    """Check every file of the user where it is opened, in all threads, within this context.
+    """Within this context, check each of the user's files before it is opened, in all threads.
 
     `check` raises PermissionError for a path that may not be read.
     """
@@ -54,7 +58,7 @@ def check_readable(path: Path) -> None:
 
 
 MAX_TEXT_BYTES = 1 << 26
-"""Most bytes of a text file that describes others: a record, manifest or list of checksums."""
+"""Most bytes of a text file that describes other files: a record, manifest or checksum list."""
 
 
 def check_fetched(path: Path, head: bytes) -> None:
@@ -73,11 +77,11 @@ def read_regular(path: Path, max_bytes: int = MAX_TEXT_BYTES, *, follow: bool = 
 
     Raises:
         PermissionError: the path may not be read; see `check_opened_files`.
-        ValueError: it is no regular file, too large, or a pointer of Git LFS.
+        ValueError: the path is no regular file, or the file is too large or a pointer of Git LFS.
     """
     check_readable(path)
-    # Opening a pipe would wait for a writer without O_NONBLOCK. The kind and size are those of the
-    # open file: a path could be exchanged between a test and the opening.
+    # Without O_NONBLOCK, opening a pipe would wait for a writer. Kind and size are read from the
+    # open file, because the file at the path could be exchanged between a test and the opening.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     with open(os.open(path, flags), "rb") as stream:  # noqa: PTH123
         status = os.fstat(stream.fileno())
@@ -90,7 +94,7 @@ def read_regular(path: Path, max_bytes: int = MAX_TEXT_BYTES, *, follow: bool = 
     return content
 
 
-# Separators of columns, the surest first: a comma may also be a decimal comma.
+# Separators of columns. The comma comes last, because it may also be a decimal comma.
 _SEPARATORS = ";\t,"
 
 
@@ -102,7 +106,8 @@ def read_numbers(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> list[list[float
     the first number. The file may begin with a byte order mark.
 
     Raises:
-        ValueError: a line has no numbers, or another count of them, or there is none.
+        ValueError: the file has no line of numbers, or a line does not have as many numbers as the
+            first one.
     """
     content = read_regular(path, max_bytes)
     is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
@@ -112,7 +117,7 @@ def read_numbers(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> list[list[float
         for number, line in enumerate(lines, 1)
         if line.strip() and line.lstrip()[0] != "#"
     }
-    # Names of columns may hold any separator, so only lines that begin with a number are asked.
+    # Names of columns may contain any separator, so only lines that begin with a number decide.
     number_lines = [
         line for line in numbered_lines.values() if line.lstrip(' "+-.')[:1].isdecimal()
     ]
@@ -174,13 +179,14 @@ def is_list(value: object, length: int) -> TypeGuard[Sequence[int]]:
 
 
 Rules = Mapping[str, tuple[str, Callable[[object], bool]]]
-"""For each name of a value: what it must be, in words and as a test."""
+"""For each attribute: the expected value in words, and a test of the value."""
 
 
 def check_values(values: object, rules: Rules, place: str = "") -> None:
-    """Check the attributes of an object.
+    """Check the attributes of an object; `place` stands before each name in the message.
 
-    `place` stands before each name in the message.
+    Raises:
+        ValueError: an attribute does not pass its test.
     """
     for name, (expectation, is_valid) in rules.items():
         if not is_valid(value := getattr(values, name)):
@@ -217,8 +223,8 @@ _RAISE = opcode.opmap["RAISE_VARARGS"]
 def raised_here(error: BaseException) -> bool:
     """Tell whether an error was raised by a `raise` statement of this package.
 
-    Such an error is meant for the user. An error that Python or a library raised at a line of this
-    package is a defect.
+    Such an error is meant for the user. An error that Python or a library raises, at a line of this
+    package, is a defect of the package.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -239,11 +245,12 @@ def check_cube(
     """
     if (description := _describe_wrong_tensor(x, shape, needs_gradient)) is None:
         return
-    is_list = isinstance(x, list | tuple)
-    stages = "; stages are for a method outputs(y, system) and loss=multi_stage" if is_list else ""
+    hint = ""
+    if isinstance(x, list | tuple):
+        hint = "; stages are for a method outputs(y, system) and loss=multi_stage"
     raise ValueError(
         f"{describe_location(network)}: expected the network to return a tensor {tuple(shape)}, "
-        f"(B, C, H, W), got {description}{stages}"
+        f"(B, C, H, W), got {description}{hint}"
     )
 
 
@@ -253,15 +260,15 @@ def check_loss(loss: Callable[..., object], value: object, needs_gradient: bool 
     `needs_gradient`: the number must have a gradient.
     """
     if (description := _describe_wrong_tensor(value, (), needs_gradient)) is not None:
-        mean = "; return its mean()" if getattr(value, "ndim", 0) else ""
+        hint = "; return its mean()" if getattr(value, "ndim", 0) else ""
         location = describe_location(loss)
         raise ValueError(
-            f"{location}: expected the loss to be one number, a tensor, got {description}{mean}"
+            f"{location}: expected the loss to be one number, a tensor, got {description}{hint}"
         )
 
 
 def _describe_wrong_tensor(x: object, shape: tuple[int, ...], needs_gradient: bool) -> str | None:
-    """Say what a value is if it is no tensor as expected, else return None."""
+    """Describe a value that is not the expected tensor; return None if it is."""
     import torch
 
     if not isinstance(x, torch.Tensor):
@@ -269,7 +276,7 @@ def _describe_wrong_tensor(x: object, shape: tuple[int, ...], needs_gradient: bo
     if x.shape != shape:
         return str(tuple(x.shape))
     if needs_gradient and torch.is_grad_enabled() and not x.requires_grad:
-        return "a detached one, through which no gradient passes"
+        return "a detached tensor, through which no gradient passes"
     return None
 
 
@@ -292,7 +299,8 @@ def clipped_level(values: Tensor) -> float | None:
     """Estimate the level at which a frame is clipped, from the frame itself.
 
     It is the maximum if at least 16 pixels have exactly this value, and as many pixels below it
-    have at least 8 different values. In an unclipped frame values grow rarer towards the maximum.
+    have at least 8 different values. An unclipped frame has fewer and fewer pixels towards its
+    maximum.
 
     Args:
         values: values of the frame's good pixels, `(N,)`.
@@ -308,7 +316,9 @@ def clipped_level(values: Tensor) -> float | None:
     return maximum.item() if len(next_values.unique()) >= MIN_LEVELS_BELOW_CLIP else None
 
 
-def warn_of_old_name(old: str, new: str) -> None:
+def warn_of_old_name(old_name: str, new_name: str) -> None:
     """Warn that an argument or setting has another name now; the old one works until 1.1."""
-    # The third frame is the line of the user: this function, its caller, and who called that.
-    warnings.warn(f"{old} is named {new} now; version 1.1 refuses it", FutureWarning, stacklevel=3)
+    # Level 3 is the user's line: level 1 is this function, and level 2 the function that calls it.
+    warnings.warn(
+        f"{old_name} is named {new_name} now; version 1.1 refuses it", FutureWarning, stacklevel=3
+    )

@@ -47,8 +47,8 @@ METHODS = (
     "cassi.methods.video",
     "cassi.plugins.make",  # makes what a plugin has registered, by its name
 )
-"""Functions that a config node may name. Beside all these it may name classes that the user's own
-plugin defines, and nothing else."""
+"""Functions that a config node may name. The only other names that a node may have are classes of
+the user's own plugins."""
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
 
 
@@ -74,7 +74,8 @@ def build(node: Any, *args: Any, **kwargs: Any) -> Any:
         raise ValueError(f"config: expected a node with _target_, got {node!r}")
     check_node(node, complete=True)
     try:
-        # As a partial, because Hydra turns a dataclass among the named arguments into a config.
+        # The named arguments go to a partial, because Hydra would turn a dataclass among them into
+        # a config.
         make = instantiate(node, _partial_=True, _convert_="all")
         return make(*args, **kwargs)
     except InstantiationException as error:
@@ -88,15 +89,19 @@ def build(node: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _describe_texts(node: Node, error: Any) -> str:
-    """Name the texts in a node that a TypeError of a library may be about, as in `lr=fast`."""
+    """List the texts in a node, one of which may have caused a library's TypeError: `lr=fast`."""
     texts = [f"{k}={v}" for k, v in node.items() if isinstance(v, str) and k not in _HYDRA_KEYS]
     return f"; got {', '.join(texts)}" if texts and isinstance(error, TypeError) else ""
 
 
 def check_node(node: Any, name: str = "", *, complete: bool = False) -> None:
-    """Check the targets of a node and of those inside it, and the names of their arguments.
+    """Check the targets of a node and of the nodes inside it, and the names of their arguments.
 
     With `complete`, values that are missing (`???`) are refused.
+
+    Raises:
+        ValueError: a target is not allowed or does not exist, it has no such argument, or a value
+            is missing.
     """
     for path, inner_node in _nodes(to_containers(node), name):
         target = _find_class(inner_node["_target_"])
@@ -160,12 +165,13 @@ def _find_class(target: Any) -> Any:
     # A dotted path can lead through an allowed module into one that it imports, as in
     # `….io.os.system`. So the module that defines the class is checked, not the path.
     defining_module = getattr(target_class, "__module__", None) or ""
-    # A function would be called with any arguments of the config, so only classes are allowed.
+    # A function would be called with any arguments of the config. So only classes are allowed, and
+    # the functions in METHODS.
     if plugin_module:
-        is_at_home = defining_module == plugin_module
+        is_allowed = defining_module == plugin_module
     else:
-        is_at_home = is_listed or _is_inside(defining_module)
-    if not (inspect.isclass(target_class) or target in METHODS) or not is_at_home:
+        is_allowed = is_listed or _is_inside(defining_module)
+    if not (inspect.isclass(target_class) or target in METHODS) or not is_allowed:
         raise ValueError(f"config: _target_ {target!r} is not a class of its package")
     return target_class
 

@@ -1,4 +1,4 @@
-"""Read the limits that Linux's control groups set a process, in all groups above it."""
+"""Read the limits that Linux sets on this process by its control groups (version 1 and 2)."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from pathlib import Path
 def read_limits(
     root: Path, controller: str, v2_files: Sequence[str], v1_files: Sequence[str]
 ) -> Iterator[list[str]]:
-    """Read the limits of every group above this process, one list of words for each.
+    """Read the limits of this process's control group and of every group above it.
 
     Args:
         root: root of the file system, "/" except in tests.
@@ -16,11 +16,12 @@ def read_limits(
         v1_files: names of the files of version 1, where each controller has its own hierarchy.
 
     Yields:
-        The words in the files of one group. Within a hierarchy the process's group comes first, and
-        the root last.
+        For each group, the words in its files. Within a hierarchy the process's own group comes
+        first, and the root last.
     """
     mount = root / "sys/fs/cgroup"
-    # A container may see its own group as the root, so the roots of both versions are read too.
+    # In a container /proc may name groups that are not mounted, while the root is the container's
+    # own group. So the roots of both versions are read too.
     groups = ["0::/", f"0:{controller}:/", *read_text(root / "proc/self/cgroup").splitlines()]
     for group in groups:
         # A line is NUMBER:CONTROLLERS:PATH, without controllers in version 2. Missing parts are "".

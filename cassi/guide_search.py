@@ -19,7 +19,8 @@ from cassi.systems.guide import MAX_MOTION_FRACTION
 from cassi.systems.motion import Movable, max_corner_shift, misfit, step_towards
 
 QUICK_ITERATIONS = 8
-"""Iterations of the reconstruction that predicts the picture."""
+"""Iterations of the reconstruction that predicts the picture. The details of the prediction decide
+whether the guide fits: fewer iterations blur them, more take longer."""
 DETAIL_SCALE = (2, 9)
 """Details are compared in pictures pooled by the first number. They are the differences from the
 mean of a square with the second number as its side, pixels."""
@@ -28,16 +29,16 @@ MIN_CORRELATION = 0.32
 had at least 0.37, also with 5 % of noise in the snapshot. A guide of another scene had at most
 0.28."""
 MIN_STEP_PIXELS = 0.1
-"""A step of Gauss–Newton that moves the corners by fewer pixels is the last one of its level. Every
-run of a solver refines the motion, so more steps here are not needed."""
+"""If a step of Gauss–Newton moves the corners by less than this, it is the last one of its level.
+Every run of a solver refines the motion, so more steps are not needed here."""
 PYRAMID = ((8, 8, 0), (4, 8, 17), (2, 6, 17), (1, 2, 17))
 """For each level, coarse to fine: pooling of the pictures, steps of Gauss–Newton at most, and the
 side of the square whose mean is subtracted from every pixel (0: none). The predicted picture has
 errors of low frequency, while its edges are right."""
 MAX_MISFIT_RATIO = 0.98
-"""A motion is refused unless it reduces the misfit to this fraction. On training scenes it stayed
-at 0.986 or more for a picture that lay on the cube already. For one that was 7 pixels off at a
-corner it fell to 0.967 or less."""
+"""A motion is refused unless it reduces the misfit to this fraction. On training scenes the
+fraction was at least 0.986 for a picture that lay on the cube already, and at most 0.967 for a
+picture that was 7 pixels off at a corner."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ class Placement:
     Attributes:
         system: the camera with the guide, coarsely registered; the camera alone if it was refused.
         is_used: whether the guide is used.
-        misfit: ‖D g − R x‖/‖R x‖, g the moved picture and x a quick reconstruction without the
-            guide.
+        misfit: ‖D g − R x‖/‖R x‖, with the moved picture g, the exposure D of each channel that
+            fits best, the response R, and a quick reconstruction x without the guide.
         correlation: correlation of the details of g and R x.
     """
 
@@ -78,10 +79,11 @@ def place_guide(
 ) -> Placement:
     """Register a guide's picture, and use it if it shows the scene of the snapshot.
 
-    A quick reconstruction without the guide predicts the picture, R x. Shift, rotation and scale
-    minimise ‖D g − R x‖ by Gauss–Newton, from coarse to fine, to a pixel or two. Every run of a
-    solver then refines them; see `cassi.systems.guide.GuidedPrior`. The guide is refused if its
-    details correlate little with the predicted ones, as those of different scenes do.
+    A quick reconstruction x without the guide predicts the picture, R x. Shift, rotation and scale
+    minimise ‖D g − R x‖ by Gauss–Newton, from coarse to fine, with an exposure D for each channel.
+    They are then right to a pixel or two, and every run of a solver refines them; see
+    `cassi.systems.guide.GuidedPrior`. The guide is refused if its details correlate little with
+    the predicted details, as happens with a picture of another scene.
 
     Args:
         y: measurement `(B, K, H', W')`.
@@ -89,7 +91,8 @@ def place_guide(
         picture: g, `(G, H, W)` or `(1|B, G, H, W)`; see `cassi.systems.Guided`.
         response: R, `(G, C)`.
         noise: standard deviation of the picture's noise relative to its root mean square, > 0.
-        register: False: the picture lies on the cube, pixel by pixel, and is not moved.
+        register: whether to estimate the motion. If False, the picture is taken to lie on the cube,
+            pixel by pixel.
 
     Raises:
         ValueError: picture, response and camera do not fit.
@@ -135,7 +138,7 @@ def find_motion(picture: Tensor, prediction: Tensor) -> Tensor:
         unless the moved picture fits clearly better.
     """
     motion, size = torch.zeros(4, dtype=torch.float64), prediction.shape[2:]
-    # Channels count alike, however bright they are.
+    # Dividing by the root mean square gives all channels the same weight, however bright they are.
     rms = prediction.square().mean((0, 2, 3), keepdim=True).sqrt().clamp_min(1e-30)
     for pooling, steps, square_side in PYRAMID:
         p, g = (
@@ -167,7 +170,7 @@ def subtract_local_mean(g: Tensor, square_side: int) -> Tensor:
         return g
     is_finite = g.isfinite()
 
-    # The mean is over finite pixels: sum and number of them are pooled alike.
+    # The mean over finite pixels is the pooled sum of these pixels over their pooled number.
     def square_mean(values: Tensor) -> Tensor:
         rows = avg_pool2d(values, (square_side, 1), 1, (square_side // 2, 0))
         return avg_pool2d(rows, (1, square_side), 1, (0, square_side // 2))

@@ -24,10 +24,10 @@ _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 def guard_folders(*folders: str | os.PathLike[str]) -> None:
-    """Let this process write through no link below folders, whatever library writes.
+    """Forbid this process, with all its libraries, to write through links below these folders.
 
-    A folder may itself be a link, since the user has named it. A link inside it may come from
-    others, and could lead to any file of the machine.
+    A folder itself may be a link, since the user has named it. A link inside the folder may come
+    from somebody else, and could lead to any file of the machine.
     """
     _install_audit_hook()
     for folder in folders:
@@ -45,7 +45,7 @@ def release() -> None:
 
 
 def check_names(folder: Path, names: Iterable[str]) -> None:
-    """Refuse links among the files that a command is going to write, before it writes anything.
+    """Before a command writes, refuse links at the names of the files that it is going to write.
 
     A pipe or a device is refused too: a process that opens it could wait forever.
 
@@ -54,7 +54,7 @@ def check_names(folder: Path, names: Iterable[str]) -> None:
         names: patterns of file names, such as `*.png`.
 
     Raises:
-        PermissionError: a name, or something below a folder of that name, is a link or special.
+        PermissionError: an entry of such a name, or an entry inside it, is a link, pipe or device.
     """
     patterns = tuple(names)
     if folder.is_dir():
@@ -67,7 +67,11 @@ def check_names(folder: Path, names: Iterable[str]) -> None:
 
 
 def check_parents(path: str) -> bool:
-    """Refuse a path with a link among its parents; tell whether it is below a guarded folder."""
+    """Tell whether a path is below a guarded folder.
+
+    Raises:
+        PermissionError: a folder between the guarded one and the end of the path is a link.
+    """
     roots = [root for root in _guarded_folders if path.startswith(f"{root}{os.sep}")]
     # Every folder between the guarded one and the end of the path may be a link.
     for root in roots:
@@ -78,7 +82,7 @@ def check_parents(path: str) -> bool:
 
 
 def _refuse_link(path: str) -> None:
-    """Raise PermissionError for a link, a pipe or a device; pass files, folders and free names."""
+    """Raise PermissionError for a link, a pipe or a device; files, folders and free names pass."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:  # nothing is there
@@ -93,8 +97,8 @@ def _refuse_link(path: str) -> None:
 
 @cache
 def _install_audit_hook() -> None:
-    # A hook sees the calls of all libraries in this process. Python cannot remove it again.
-    # Without a guarded folder it does nothing.
+    # A hook sees the calls of all libraries in this process. Python cannot remove a hook again, so
+    # this one does nothing while no folder is guarded.
     sys.addaudithook(_check_event)
 
 
@@ -103,7 +107,7 @@ def _check_event(event: str, arguments: tuple[object, ...]) -> None:
         return
     if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & _WRITE_FLAGS):
         return
-    # Renaming and hard links have two paths, and both must lie where the caller thinks.
+    # Renaming and hard links have two paths, and no parent of either path may be a link.
     for name in arguments[:2] if event in ("os.rename", "os.link") else arguments[:1]:
         if isinstance(name, str | bytes | os.PathLike):
             path = os.path.abspath(os.fsdecode(name))  # noqa: PTH100

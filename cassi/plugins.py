@@ -1,8 +1,8 @@
 """Load the user's Python files (plugins), and register their losses, priors, metrics, data sets.
 
 A plugin is a Python file, or a module, that the user names: `plugins=[mymod.py]`. It is a program,
-so only the user may name one: no camera's file, weights or other input can. Names that it registers
-here are used like the package's own.
+so only the user may name one; a camera's file, weights and other inputs cannot. The losses, priors,
+metrics and data sets that a plugin registers here are used by name, like the package's own.
 """
 
 import functools
@@ -25,7 +25,7 @@ KINDS = ("dataset", "loss", "metric", "prior")
 """Kinds of parts that are registered here; networks are in `cassi.models.registry`."""
 METRICS = ("psnr", "ssim", "sam", "rmse", "ergas")
 """Names of the package's own metrics; their functions are in `cassi.metrics.METRICS`."""
-# Columns of the package's tables. A metric of the same name would stand in place of one.
+# Columns of the package's tables. A metric of the same name would replace a column.
 _COLUMN_NAMES = (
     *METRICS,
     "residual",
@@ -65,7 +65,7 @@ class Plugin:
     """A file or module that was loaded."""
 
     name: str
-    """What another user must name to load it too."""
+    """The name by which another user loads it too: a file or a dotted module."""
     module: str
     """Name of its module."""
     file: Path | None
@@ -73,7 +73,7 @@ class Plugin:
 
 
 _PARTS_BY_KIND: dict[str, dict[str, Part]] = {kind: {} for kind in KINDS}
-# Keys are the names that the user gave.
+# The loaded plugins, by the names in the user's setting `plugins=`.
 _PLUGINS: dict[str, Plugin] = {}
 # Names of the plugins that are being loaded now. A plugin may import another one, so it is a stack.
 _LOADING_STACK: list[str] = []
@@ -175,14 +175,14 @@ def _register_part(
     """Return a decorator that registers what it decorates."""
     check_name(f"register_{kind}", name)
 
-    def enter(make: Maker) -> Maker:
+    def register(make: Maker) -> Maker:
         old_part = _PARTS_BY_KIND[kind].get(name)
         if old_part is not None and not same_thing(old_part.make, make):
             raise ValueError(f"register_{kind}: the name {name!r} is taken by {old_part.make}")
         _PARTS_BY_KIND[kind][name] = Part(make, dict(settings), properties or {})
         return make
 
-    return enter
+    return register
 
 
 def check_name(prefix: str, name: object) -> None:
@@ -192,7 +192,10 @@ def check_name(prefix: str, name: object) -> None:
 
 
 def same_thing(a: object, b: object) -> bool:
-    """Tell whether two objects are one, perhaps defined again, as a notebook's cell does."""
+    """Tell whether two objects are the same class or function, perhaps defined again.
+
+    A notebook's cell that runs twice defines its classes and functions again.
+    """
     qualified_names = [
         tuple(getattr(x, key, None) for key in ("__module__", "__qualname__")) for x in (a, b)
     ]
@@ -208,7 +211,7 @@ def parts(kind: str) -> Mapping[str, Part]:
 def node_of(kind: str, name: str) -> dict[str, object]:
     """Return the config node from which `make` makes a part, with all its settings."""
     part = _PARTS_BY_KIND[kind][name]
-    # A function's first arguments are the cubes, σ or split that it is called with: no settings.
+    # The first arguments of a function are no settings: it is called with cubes, σ or a split.
     n_call_arguments = {"loss": 2, "prior": 2, "dataset": 1}[kind]
     if _is_factory(kind, part.make):
         n_call_arguments = 0
@@ -218,7 +221,7 @@ def node_of(kind: str, name: str) -> dict[str, object]:
             # OmegaConf's mark of a value that the user has to give.
             has_default = parameter.default is not parameter.empty
             defaults[parameter.name] = parameter.default if has_default else "???"
-    # Both are arguments of `make` itself.
+    # `kind` and `name` are arguments of `make` itself.
     if reserved_names := {"kind", "name"} & defaults.keys():
         raise ValueError(f"{kind} {name}: expected no argument called {min(reserved_names)}")
     defaults = {
@@ -228,9 +231,10 @@ def node_of(kind: str, name: str) -> dict[str, object]:
 
 
 def _as_config_value(value: object) -> object:
-    """Return a default as a config can hold it.
+    """Return a default in a form that a config can hold.
 
-    Other objects become None: the user's function or class then has to make its own default.
+    An object that a config cannot hold becomes None. The user's function or class then gets None,
+    and has to make its own default.
     """
     if isinstance(value, list | tuple):
         return [_as_config_value(item) for item in value]
@@ -238,7 +242,11 @@ def _as_config_value(value: object) -> object:
 
 
 def make(kind: str, name: str, **settings: object) -> Any:
-    """Make a registered part: an object of its class, or its function with these settings."""
+    """Make a registered part: an object of its class, or its function with these settings.
+
+    Raises:
+        ValueError: no part of this kind has the name, or it does not take the settings.
+    """
     registered_parts = _PARTS_BY_KIND.get(kind, {})
     if name not in registered_parts:
         hint = did_you_mean(name, registered_parts)
@@ -255,9 +263,10 @@ def make(kind: str, name: str, **settings: object) -> Any:
 
 
 def _is_factory(kind: str, maker: object) -> bool:
-    """Tell whether this is a class whose objects are called, and not called itself.
+    """Tell whether a part is a class that is instantiated once, and whose object is then called.
 
-    A data set's class without `__call__` is called itself: its objects are the splits.
+    A data set's class without `__call__` is no factory. It is called with the name of a split, and
+    its object is that split.
     """
     if not inspect.isclass(maker) or kind != "dataset":
         return inspect.isclass(maker)
@@ -267,8 +276,12 @@ def _is_factory(kind: str, maker: object) -> bool:
 def load_plugins(names: Iterable[str]) -> None:
     """Load files and modules that the user named. A plugin that is loaded is not loaded again.
 
-    A plugin is a program. So names must come from the command line, or from the config that it
-    names. They are paths of files that end in `.py`, or dotted names of modules.
+    A plugin is a program. So names must come from the command line, or from a config that the
+    command line names. They are paths of files that end in `.py`, or dotted names of modules.
+
+    Raises:
+        FileNotFoundError: a file does not exist.
+        ValueError: a name is neither, another module has it, or the plugin raises an error.
     """
     for name in names:
         if name not in _PLUGINS:
@@ -312,8 +325,8 @@ def _file_of(module: ModuleType | None) -> str | None:
 
 
 def _execute_file(module: str, file: Path) -> ModuleType:
-    # As Python's own import does: the module is registered before it runs, since pickled objects
-    # and circular imports look for it, and removed again if it fails.
+    # As in Python's own import, the module is registered before it runs, because pickled objects
+    # and circular imports look for it there. If it fails, it is removed again.
     spec = importlib.util.spec_from_file_location(module, file)
     assert spec is not None
     assert spec.loader is not None
@@ -350,7 +363,7 @@ def _run_loading(name: str, module: str, file: Path | None, load: Callable[[], o
 def owner(maker: object) -> str | None:
     """Return the plugin, a file or a module, that others must name to get this part.
 
-    None for parts of the package itself, and for those of a script.
+    The result is None for a part of the package itself, and for a part of a script.
     """
     if _LOADING_STACK:
         return _LOADING_STACK[-1]
@@ -388,9 +401,9 @@ def missing_plugins(names: Iterable[object]) -> str | None:
 
 
 def place_of(make: Callable[..., object], error: BaseException | None = None) -> str:
-    """Return " (FILE, line N)", where a part is defined, or where in its file an error arose.
+    """Return " (FILE, line N)": the line that defines a part, or its last line in a traceback.
 
-    It is "" for a part without a file.
+    The result is "" for a part without a file.
     """
     code = code_of(make) or code_of(type(inspect.unwrap(make)).__call__)
     if code is None:

@@ -1,7 +1,7 @@
-"""Choose the precision of networks: in which floating types a device is fast, and what "auto" is.
+"""Choose the precision of networks, by the floating types in which a device is fast.
 
-Precisions have the names that Lightning's Trainer gives them. "auto" is bfloat16 where that is
-fast, else float32. It depends on the device only.
+Precisions have the names that Lightning's Trainer gives them. "auto" is bfloat16 on a device that
+is fast in bfloat16, else float32. It depends on the device only.
 """
 
 import os
@@ -35,13 +35,14 @@ _ISA_WORDS = {
 
 
 def fast_types(device: torch.device | str = "cpu") -> tuple[torch.dtype, ...]:
-    """Return which of float32, bfloat16 and float16 a device convolves and multiplies fast in.
+    """Return the types, of float32, bfloat16 and float16, that a device convolves fast in.
 
     float32 is always among them. A GPU is fast in float16 from compute capability 7.0 on, in
     bfloat16 from 8.0 on. An x86 processor needs AVX-512 with instructions for the type. Without
-    them torch convolves in a plain loop, which is slow. `ATEN_CPU_CAPABILITY` and
-    `ONEDNN_MAX_CPU_ISA` can forbid them to torch and oneDNN. For other processors a trial of some
-    milliseconds decides, once per process, if oneDNN has convolutions of the type.
+    these instructions torch convolves in a plain loop, which is slow. The variables
+    `ATEN_CPU_CAPABILITY` and `ONEDNN_MAX_CPU_ISA` can forbid torch and oneDNN to use them. On other
+    processors a trial of some milliseconds decides, if oneDNN has convolutions of the type. The
+    trial runs once per process.
     """
     device = torch.device(device)
     if device.type == "cuda":
@@ -105,9 +106,9 @@ def warn_if_slow(precision: str, device: torch.device | str) -> None:
 
 def _is_fast_on_cpu(dtype: torch.dtype) -> bool:
     """Tell whether the CPU has instructions for a type, and torch and oneDNN use them."""
-    # oneDNN emulates bfloat16 where the processor has AVX-512 but no instructions for it. Such
-    # convolutions exist and are slow, so three questions are asked: does oneDNN have them, may it
-    # use the instructions, does the processor have these.
+    # If the processor has AVX-512 but no instructions for bfloat16, oneDNN emulates bfloat16. Such
+    # convolutions exist, but are slow. So three things must hold: oneDNN has the convolutions, it
+    # may use the instructions, and the processor has the instructions.
     if not _has_convolutions(dtype):
         return False
     if platform.machine().lower() not in ("x86_64", "amd64"):
@@ -132,7 +133,7 @@ def _has_convolutions(dtype: torch.dtype) -> bool:
 
 def _read_instructions() -> Mapping[str, object]:
     """Return the instructions of the processor, by torch's names: True for those it has."""
-    # Older versions of torch have no such function, and tell of bfloat16 alone.
+    # Older versions of torch lack this function, and can only be asked for bfloat16.
     if hasattr(torch.cpu, "get_capabilities"):
         return torch.cpu.get_capabilities()
     return {"avx512_bf16": torch.cpu._is_avx512_bf16_supported()}
@@ -140,9 +141,9 @@ def _read_instructions() -> Mapping[str, object]:
 
 @cache
 def _is_faster_in_trial(dtype: torch.dtype) -> bool:
-    """Try one convolution, and tell whether it takes less time in a type than in float32."""
-    # The layout of an image network's tensors. The shortest of four runs is least disturbed by
-    # other processes, and the first one also prepares oneDNN's kernel.
+    """Time one convolution, and tell whether it takes less time in a type than in float32."""
+    # The tensors have the layout of an image network. The first of the four runs also prepares
+    # oneDNN's kernel, and other processes disturb the shortest run least.
     float32_image = torch.ones(1, 32, 64, 64).contiguous(memory_format=torch.channels_last)
     float32_kernel = torch.ones(32, 32, 3, 3)
     seconds = []

@@ -1,7 +1,7 @@
-"""Protocols of priors: beside its call a prior may have a memory, a penalty or components.
+"""Protocols of priors: a prior can be called, and may also have a memory, a penalty or components.
 
-Solvers, cameras and priors use each other's priors through these protocols only, so none of them
-imports another.
+Solvers, cameras and priors use a prior through these protocols only. So these parts of the package
+do not import each other.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,15 +26,15 @@ class Keeping(Protocol):
     """A prior that keeps tensors from call to call."""
 
     memory: Sequence[Tensor] | None
-    """The tensors; None if it keeps other things as well, so that no CUDA graph can record it."""
+    """The tensors; None if the prior also keeps other values, which a CUDA graph cannot record."""
 
 
 @runtime_checkable
 class Turning(Protocol):
-    """A prior whose memory has bands, which a change of basis turns."""
+    """A prior whose memory has the bands of the cube, so that a change of basis must rotate it."""
 
     def turn(self, rotation: Tensor) -> None:
-        """Change the memory as the bands are about to change, to Rᵀx, with R `(B, C, C')`."""
+        """Rotate the memory as the cube x is about to be rotated, to Rᵀx, with R `(B, C, C')`."""
 
 
 @runtime_checkable
@@ -52,7 +52,7 @@ class Proximal(Protocol):
     """A prior that is a proximal map: prior(v, σ) = argmin_u ½‖u − v‖² + R(u)."""
 
     def penalty(self, x: Tensor, sigma: float | Tensor) -> Tensor | None:
-        """Return R(x) of each sample, `(B,)`; None where these parameters have no R."""
+        """Return R(x) of each sample, `(B,)`; None if the prior has no R with its parameters."""
 
 
 def is_proximal(prior: Prior) -> TypeGuard[Proximal]:
@@ -63,9 +63,9 @@ def is_proximal(prior: Prior) -> TypeGuard[Proximal]:
 class Basis(Protocol):
     """A spectral basis: directions E of spectra, with a scale S for each component.
 
-    F = E S⁻¹ makes a cube F c of components c. G = E S takes the components Gᵀx of a cube, so
-    Gᵀ F = I. The columns of F are orthogonal. The components of a cube F c in another basis F' are
-    Pᵀ c, P = Fᵀ G'.
+    F = E S⁻¹ turns components c into a cube F c. G = E S computes the components Gᵀx of a cube x,
+    so Gᵀ F = I. The columns of F are orthogonal. The components of a cube F c in another basis F'
+    are Pᵀ c, with P = Fᵀ G'.
     """
 
     synthesis: Tensor
@@ -75,7 +75,7 @@ class Basis(Protocol):
     lengths: Tensor
     """Lengths of the columns of F, `(B, R)`."""
     tensors: tuple[Tensor, ...]
-    """The three above, and the other tensors that the next basis is computed from."""
+    """Synthesis, analysis, lengths, and the other tensors that `ComponentPrior.follow` needs."""
 
 
 class ComponentPrior(Protocol):
@@ -92,12 +92,12 @@ class ComponentPrior(Protocol):
         """Apply the prior to a cube."""
 
     def keep(self, share: float, rank: int = 1) -> None:
-        """Drop components below 1/share of the energy, and start with at least `rank` of them."""
+        """Divide the energy limit for dropping components by `share`; start with >= `rank` ones."""
 
     def means(self, x: Tensor) -> Tensor:
-        """Return the block means of a cube, which the basis is computed from, `(B, C, h, w)`.
+        """Return the block means of a cube, `(B, C, h, w)`: the basis is computed from them.
 
-        They are linear in the cube.
+        The means are linear in the cube.
         """
 
     def start(self, x: Tensor) -> bool:
@@ -107,34 +107,34 @@ class ComponentPrior(Protocol):
         """Return the next basis from the `means` of a cube, without changing the prior."""
 
     def take(self, basis: Basis) -> None:
-        """Use a basis that `follow` returned from now on."""
+        """From now on, use a basis that `follow` returned."""
 
     @property
     def last(self) -> Sequence[Tensor]:
-        """The tensors of the call before, which `follow` needs as well."""
+        """Tensors of the previous call; they are the arguments `last` of `follow`."""
 
     def drop_zero_components(self) -> int | None:
         """Drop components that are 0; return how many remain, or None if all do."""
 
     def turn(self, rotation: Tensor) -> None:
-        """Turn the memory of the inner prior as the components become Pᵀ c; see `Basis`."""
+        """Rotate the memory of the inner prior as the components become Pᵀ c; see `Basis`."""
 
     @property
     def memory(self) -> Sequence[Tensor] | None:
-        """Tensors that the inner prior keeps from call to call; None if it keeps other things."""
+        """Tensors that the inner prior keeps from call to call; see `Keeping.memory`."""
 
     @memory.setter
     def memory(self, values: Sequence[Tensor]) -> None:
         """Replace the tensors that the inner prior keeps."""
 
     def apply(self, components: Tensor, sigma: float | Tensor) -> Tensor:
-        """Apply the prior to components `(B, R, H, W)`. Only its memory changes."""
+        """Apply the prior to components `(B, R, H, W)`; of the prior only its memory changes."""
 
     def count(self, components: Tensor, sigma: float | Tensor) -> None:
-        """Count a call that returned these components."""
+        """Count a call of the prior, which returned these components."""
 
     def penalty_of(self, components: Tensor, sigma: float | Tensor) -> Tensor | None:
-        """Return R(x) of the cubes of components; see `Proximal`."""
+        """Return the penalty R(x) of the cubes x with these components; see `Proximal`."""
 
 
 def has_components(prior: Prior) -> TypeGuard[ComponentPrior]:

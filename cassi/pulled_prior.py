@@ -1,7 +1,7 @@
-"""The base class of priors that pull spectral components towards further knowledge of a scene.
+"""The base class of priors that pull spectral components towards other data on the scene.
 
-A camera with a guide pulls towards the guide's picture (`cassi.systems.guide`). A sequence of
-snapshots pulls towards the cube that it predicts (`cassi.methods.sequence`).
+With a guide, components are pulled towards the guide's picture (`cassi.systems.guide`). In a
+sequence of snapshots, they are pulled towards the predicted cube (`cassi.methods.sequence`).
 """
 
 from abc import ABC, abstractmethod
@@ -13,13 +13,14 @@ from cassi.prior_protocols import ComponentPrior
 
 
 class PulledPrior(ABC):
-    """A wrapper around the prior of one run on spectral components, which adds a pull.
+    """A wrapper around the prior of one run on spectral components: it pulls the prior's result.
 
-    See `cassi.solvers.components`. Attributes that are not defined here are those of the prior.
+    `cassi.solvers.components` runs it. Attributes that are not defined here are those of the prior.
 
     Args:
         prior: the prior of the run.
-        energy_ratio: weak components are kept down to 1/energy_ratio of the energy.
+        energy_ratio: the prior's energy limit for dropping weak components is divided by this
+            number, > 1, because a pull makes weak components reliable.
         min_rank: least number of components at the start.
     """
 
@@ -40,19 +41,19 @@ class PulledPrior(ABC):
         return self.prior.basis
 
     def keep(self, share: float, rank: int = 1) -> None:
-        """Set which components the prior keeps; see `ComponentPrior.keep`."""
+        """Set which components the prior drops; see `ComponentPrior.keep`."""
         self.prior.keep(share, rank)
 
     def __getattr__(self, name: str) -> Any:
-        """Return the prior's attribute: penalty, turn, …."""
-        # While an object is built or unpickled, `prior` is not set yet. Without this test the next
-        # line would ask for it again, without end.
+        """Return an attribute of the prior, such as `penalty_of` or `turn`."""
+        # While an object is unpickled, `prior` is not set yet. Without this test, the last line
+        # would call this method for `prior` again, without end.
         if name == "prior":
             raise AttributeError(name)
         return getattr(self.prior, name)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Apply the prior to a cube without a pull, for algorithms that use no components."""
+        """Apply the prior to a cube, without a pull: algorithms without components call this."""
         return self.prior(x, sigma)
 
     @property
@@ -66,5 +67,5 @@ class PulledPrior(ABC):
         return self.pull(self.prior_result, sigma)
 
     def count(self, result: Tensor, sigma: float | Tensor) -> None:
-        """Let the prior count its call, with the components that it returned before the pull."""
+        """Let the prior count its call; it gets the components that it returned before the pull."""
         self.prior.count(self.prior_result, sigma)

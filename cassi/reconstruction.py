@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     )
 
 _VIDEO_WARNING = (
-    'method: "video" in place of "auto", as each band has its own mask and none is moved, as for '
-    "the frames of a video; for bands give cassi.methods.auto()"
+    'method: used "video" in place of "auto", because each band has its own mask and no band is '
+    "shifted, as for the frames of a video; for spectral bands give cassi.methods.auto()"
 )
 
 
@@ -51,11 +51,11 @@ class Reconstruction:
     Attributes:
         x: cube `(B, C, H, W)`, in the unit in which A x = y.
         std: σ of every value, `(B, C, H, W)`. The truth is within ±1.645 σ for 90 % of the values.
-        pattern: an error of the method in units of σ, `(B, C, H, W)`, with the correlation of
-            errors; for `cassi.uncertainty.region`.
+        pattern: an example of the method's error in units of σ, `(B, C, H, W)`. Its values are
+            correlated as those of the true error are; `cassi.uncertainty.region` needs that.
         sources: for each sample, root mean squares of the parts of σ: `noise`, `model` (of the
             camera), and `unseen`, the part that the camera does not measure.
-        warnings: for each sample, how it differs from the scenes and cameras on which σ was
+        warnings: for each sample, how it differs from the scenes and cameras with which σ was
             calibrated.
     """
 
@@ -113,28 +113,28 @@ def reconstruct(
     guide: Picture | None = None,
     unit: str | None = None,
 ) -> Tensor | Reconstruction:
-    """Reconstruct a cube as `cassi-reconstruct` does: the same defaults, the same bits.
+    """Reconstruct a cube as `cassi-reconstruct` does, with the same defaults and the same bits.
 
     Args:
         y: measurement `(B, K, H', W')`, `(K, H', W')` or `(H', W')`; a tensor or an array.
         system: the camera, such as `cassi.SDCassi`. Computations are in its precision.
-        method: a name as in `method=`, `model=` or `reconstructors=`: "auto" (no training, no
-            settings; "video" with a warning where the camera codes frames), "gap_tv", "pretrained",
-            …. Or a file of weights of cassi-train; a mapping such as `{"method": "gap_tv",
-            "overrides": {"solver.iterations": 20}}`; a network; a `cassi.solvers.Reconstructor`
-            such as a `Solver`; any function `(y, system) -> x`.
+        method: a name as in `method=`, `model=` or `reconstructors=`: "auto" needs no training and
+            no settings ("video" takes its place, with a warning, if the camera codes a video). Or a
+            file of weights of cassi-train; a mapping such as `{"method": "gap_tv", "overrides":
+            {"solver.iterations": 20}}`; a network; a `Reconstructor` such as a
+            `cassi.solvers.Solver`; any function `(y, system) -> x`.
         seed: seed of the method's random numbers.
-        bad_pixels: not zero at pixels to leave out, `(H', W')` or as `cassi.systems.Weighted`
-            takes them. Values of y there have no influence.
+        bad_pixels: an array that is not zero at bad pixels, `(H', W')` or as
+            `cassi.systems.Weighted` takes it. Values of y at bad pixels have no influence.
         uncertainty: return a `Reconstruction`, with the σ of every value; up to three times slower.
         align: move the mask to its position in the measurement, where that is certain; see
             `cassi.calibration.align`. For `SDCassi` cameras with one mask for all samples.
-        guide: `(picture, response)` of an ordinary camera: `(G, H, W)`, linear in light, and its
-            sensitivity to the bands, `(G, C)`; or a panchromatic picture `(H, W)`. It is
-            registered, or refused with a warning, see `cassi.guide_search.place_guide`. For "auto"
-            and "self_supervised". A `cassi.Stacked` has the picture in its measurement.
-        unit: "reflectance" or "radiance" of the scene, as `output.unit=`, with a camera of
-            `cassi.read_camera` whose file has `response:`. Its white frame corrects y in any case.
+        guide: for "auto" and "self_supervised": a picture `(G, H, W)` of an ordinary camera, linear
+            in light, and the camera's sensitivity to the bands `(G, C)`; or a panchromatic picture
+            `(H, W)` alone. `cassi.guide_search.place_guide` registers it, or refuses it with a
+            warning. A `cassi.Stacked` has the picture in its measurement.
+        unit: unit of the cube, "reflectance" or "radiance", as `output.unit=`. The camera must be
+            read by `cassi.read_camera` from a file with `response:`.
 
     Returns:
         Cube `(B, C, H, W)` on the device of y, in the unit in which A x = y, or in `unit`; with
@@ -159,7 +159,7 @@ def reconstruct(
         snapshot, reconstructor = _fit_method(snapshot, method, align, guide, uncertainty)
         torch.manual_seed(seed)
         if uncertainty:
-            return _with_uncertainty(snapshot, reconstructor, seed)
+            return _run_with_uncertainty(snapshot, reconstructor, seed)
         return _run(snapshot, reconstructor)
 
 
@@ -167,7 +167,7 @@ def _fit_method(
     snapshot: Snapshot, method: Method, align: bool, guide: Picture | None, uncertainty: bool
 ) -> tuple[Snapshot, Reconstructor]:
     """Estimate the camera from the snapshot, and fit the method to it."""
-    recipe, guide_step = _recipe(method, snapshot.y), None
+    recipe, guide_step = _choose_recipe(method, snapshot.y), None
     if guide is not None:
         guide_step = partial(_add_guide, recipe=recipe, guide=guide, uncertainty=uncertainty)
     snapshot, reconstructor = fit(
@@ -182,12 +182,12 @@ def _is_reconstructor(method: Method) -> TypeGuard[Reconstructor]:
     return isinstance(method, HasRun)
 
 
-def _recipe(method: Method, y: Tensor) -> Recipe:
-    """Return the recipe that makes the reconstructor of any kind of method."""
+def _choose_recipe(method: Method, y: Tensor) -> Recipe:
+    """Return the recipe that makes the reconstructor of a method, whatever its type is."""
     if _is_reconstructor(method):
         return FixedMethod(method)
-    # The default needs no settings, so Hydra is not imported. It may become "video" where the
-    # camera codes frames.
+    # The default needs no settings, so Hydra is not imported. If the camera codes frames of a
+    # video, "video" takes its place.
     if method == "auto":
         return FixedMethod(auto(), may_change=True)
     if isinstance(method, nn.Module):
@@ -202,7 +202,7 @@ def _recipe(method: Method, y: Tensor) -> Recipe:
 
 
 def _find_unit(system: System, name: str | None) -> Unit | None:
-    """Return the unit of the camera's file, with the name that was asked for; None without one."""
+    """Return the unit of the camera's file, with the requested name; None if the file has none."""
     if name not in (None, "reflectance", "radiance"):
         raise ValueError(f"unit: expected None, reflectance or radiance, got {name!r}")
     unit: Unit | None = system.unit if isinstance(system, System) else None
@@ -215,7 +215,7 @@ def _find_unit(system: System, name: str | None) -> Unit | None:
 
 
 def _convert_unit(x: Tensor, camera: Camera) -> Tensor:
-    """Convert cubes into the camera's unit, sample by sample; without one they stay."""
+    """Convert cubes into the camera's unit, sample by sample; without a unit they do not change."""
     unit = camera.unit
     if unit is None or unit.name is None:
         return x
@@ -243,13 +243,13 @@ def _add_guide(snapshot: Snapshot, recipe: Recipe, guide: Picture, uncertainty: 
 
 
 def _run(snapshot: Snapshot, reconstructor: Reconstructor) -> Tensor:
-    """Reconstruct, in the unit that was asked for."""
+    """Reconstruct cubes, and convert them into the requested unit."""
     camera = snapshot.camera
     return _convert_unit(reconstructor.run(snapshot.y, camera.system).checked().x, camera)
 
 
-def _with_uncertainty(snapshot: Snapshot, method: Reconstructor, seed: int) -> Reconstruction:
-    """Reconstruct, and estimate the standard deviations of each sample by itself."""
+def _run_with_uncertainty(snapshot: Snapshot, method: Reconstructor, seed: int) -> Reconstruction:
+    """Reconstruct cubes, and estimate the standard deviations of each sample by itself."""
     from cassi.pipeline.judge import assess
     from cassi.pipeline.reconstruct import add_response, in_unit
 
@@ -261,21 +261,22 @@ def _with_uncertainty(snapshot: Snapshot, method: Reconstructor, seed: int) -> R
             "reconstruct them one by one"
         )
     samples = [replace(snapshot, y=y_sample) for y_sample in y.split(1)]
-    # The default argument binds each sample, where the loop's variable would be the last one.
+    # The default argument keeps the sample of each lambda. Without it, all would use the last one.
     statistics = [
         Statistics(lambda sample=sample: [(sample.y, system)])  # type: ignore[misc]
         for sample in samples
     ]
-    # The run of a single sample shares its statistics with the error bars: they are computed once.
+    # If there is one sample, its run shares its statistics with the error bars, which then need not
+    # compute them again.
     options: Options = {"statistics": statistics[0]} if len(samples) == 1 else {}
     solution = method.run(y, system, **options).checked()
     results = []
     for index, sample in enumerate(samples):
         part = slice(index, index + 1)
-        on_grid = solution.along
-        if on_grid is not None:
-            on_grid = on_grid._replace(x=on_grid.x[part])
-        sample_solution = replace(solution, x=solution.x[part], along=on_grid)
+        grid_cube = solution.along
+        if grid_cube is not None:
+            grid_cube = grid_cube._replace(x=grid_cube.x[part])
+        sample_solution = replace(solution, x=solution.x[part], along=grid_cube)
         result = add_response(Result(sample, method, sample_solution, statistics[index]))
         results.append(in_unit(assess(result, seed)))
     errors = [result.errors for result in results if result.errors is not None]
@@ -301,22 +302,22 @@ def calibrate(
 
     Args:
         y: snapshots `(B, 1, H', W')` of any scenes, by one camera.
-        system: the nominal camera, a `cassi.SDCassi` or a `cassi.DDCassi`. For the latter only
-            shift and rotation of the mask and the step across it are estimated.
+        system: the nominal camera, a `cassi.SDCassi` or a `cassi.DDCassi`. For a `DDCassi` only the
+            shift and rotation of the mask, and the step across the mask, are estimated.
         white: frame `(1, 1, H', W')` of a white, evenly lit scene; gives the mask pixel by pixel.
         radius: search range of the mask's shift, whole pixels, 0 to 20.
         seed: seed of the solver's random numbers and of the held-out pixels.
-        bad_pixels: not zero at pixels of the snapshots to leave out, as for `reconstruct`. Bad
-            pixels of a `cassi.systems.Weighted` camera are left out too.
+        bad_pixels: an array that is not zero at bad pixels of the snapshots, as for `reconstruct`.
+            Bad pixels of a `cassi.systems.Weighted` camera have no influence either.
 
     Returns:
-        The calibrated camera, of the nominal one's kind, or a `cassi.systems.TiltedCassi` where
-        the axis of dispersion is tilted.
+        The calibrated camera. It has the class of the nominal one, or is a
+        `cassi.systems.TiltedCassi` if the axis of dispersion is tilted.
 
     Raises:
         TypeError: measurement and camera are in the wrong order.
-        ValueError: the camera is of another kind, the frames do not fit it or are too dark or
-            small, or a number is out of range.
+        ValueError: the camera has another class, the frames do not fit it or are too dark or small,
+            or a number is out of range.
     """
     y = _as_checked_measurement("calibrate", y, system)
     if bad_pixels is not None:
@@ -324,9 +325,9 @@ def calibrate(
     from cassi.calibration.frame import Frame
     from cassi.pipeline.calibrate import calibrate_on
 
-    known_frames = [] if white is None else [Frame.snapshot(white, system.cube_shape[0])]
+    light_frames = [] if white is None else [Frame.snapshot(white, system.cube_shape[0])]
     with _keep_random_state(y):
-        return calibrate_on(y, system, light_frames=known_frames, radius=radius, seed=seed).system
+        return calibrate_on(y, system, light_frames=light_frames, radius=radius, seed=seed).system
 
 
 def read_camera(path: str | os.PathLike[str]) -> CameraFile:
@@ -340,8 +341,9 @@ def read_camera(path: str | os.PathLike[str]) -> CameraFile:
     Args:
         path: a YAML file, as cassi-calibrate writes one: `mask`, `system`, `wavelengths`, the
             corrections of raw frames (`dark`, `flat`, `saturation`, `bad_pixels`, `window`,
-            `scale`), the sensor's `noise`, the `response`, and `keys`, `axes` of mask and
-            measurement. Paths in it are relative to the file, else to the current folder.
+            `scale`), the sensor's `noise`, the `response`, and `keys` and `axes` of mask and
+            measurement. A path in the file is looked for beside the file, and then in the current
+            folder.
 
     Returns:
         A `cassi.apps.camera.camera.Camera` with `system`, `wavelengths`, `preprocessing`, `noise`.
@@ -427,5 +429,5 @@ def _check_order(function: str, value: object, system: object, role: str = "y") 
 
 
 def _keep_random_state(y: Tensor) -> AbstractContextManager[None]:
-    """Return a context after which the caller's random numbers go on as if nothing was drawn."""
+    """Return a context in which drawing does not change the caller's random numbers."""
     return torch.random.fork_rng(devices=[y.device] if y.is_cuda else [])

@@ -1,4 +1,4 @@
-"""Split the jobs of a command among several commands: by a setting, a job array or srun."""
+"""Split jobs among several copies of a command: by the setting `share=`, a job array or srun."""
 
 import os
 import re
@@ -29,7 +29,7 @@ class Share:
 
     @property
     def writer(self) -> str:
-        """A name for the files that this share writes."""
+        """A name that tells the files of this share from those of the others."""
         return f"share-{self.index + 1}-of-{self.count}"
 
     def take(self, jobs: Sequence[T]) -> Sequence[T]:
@@ -41,7 +41,7 @@ ALL_JOBS = Share(0, 1)
 
 
 def find_share(setting: str | None, environment: Mapping[str, str] = os.environ) -> Share:
-    """Return the share of this command, from the setting or else from SLURM.
+    """Return the share of this command: by the setting if it is set, else by SLURM's variables.
 
     SLURM numbers the tasks of a job array, and in each task the processes of srun.
 
@@ -50,14 +50,15 @@ def find_share(setting: str | None, environment: Mapping[str, str] = os.environ)
         environment: environment variables.
 
     Raises:
-        ValueError: the setting is no share, or the job array has gaps, whose jobs nobody would do.
+        ValueError: the setting is no share; or numbers are missing in the job array, so that nobody
+            would do their jobs.
     """
     if setting is not None:
         match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", setting)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise ValueError(f"share: expected such as 3/16, the third of sixteen, got {setting!r}")
         return Share(int(match[1]) - 1, int(match[2]))
-    # SLURM sets the numbers of a process in the batch script too, although srun did not start it.
+    # SLURM also sets the numbers of a process in the batch script, which srun did not start.
     is_batch_script = "SLURM_JOB_ID" in environment and "SLURM_STEP_ID" not in environment
     variables = {name: int(text) for name, text in environment.items() if text.isdecimal()}
     index, count, sources = 0, 1, []
@@ -67,8 +68,8 @@ def find_share(setting: str | None, environment: Mapping[str, str] = os.environ)
         index, remainder = divmod(array_task - first, step or 1)
         if remainder or not 0 <= index < count:
             raise ValueError(
-                f"share: task {array_task} of the job array is none of {count} in a row; give "
-                "share=I/N, or share=1/1 for all"
+                f"share: expected a job array of {count} tasks without gaps, got one with task "
+                f"{array_task}; give share=I/N, or share=1/1 for all jobs"
             )
         sources.append("the job array")
     process, n_processes = variables.get("SLURM_PROCID", 0), variables.get("SLURM_NTASKS", 1)

@@ -1,7 +1,8 @@
 """Fit smooth windows of a measurement: scenes of smooth spectra and linear brightness.
 
-A camera makes a few images of such scenes. Fitted to a small window of a measurement, they leave
-noise, edges and texture. `cassi.solvers.noise_level` estimates the noise from these residuals.
+The camera turns a few such scenes into images. These images are fitted to small windows of a
+measurement. The residual of a window has noise, edges and texture, and `cassi.solvers.noise_level`
+estimates the noise from the residuals.
 """
 
 import math
@@ -13,13 +14,13 @@ from torch import Tensor
 SIDE = 16
 """Side of a window, pixels: large enough for the unknowns, small enough for a smooth scene."""
 WINDOWS = 600
-"""Most windows that are fitted. Camera and noise are the same everywhere, so more add nothing."""
+"""Most windows that are fitted. Camera and noise are alike everywhere, so more only take longer."""
 # A window needs this fraction of good pixels, and this many pixels more than unknowns. Otherwise
 # its residual is too short to estimate noise from.
 _MIN_GOOD_FRACTION = 0.7
 _MIN_FREEDOM = 32
-# Added to the diagonal of a Gram matrix, relative to it. It keeps the Cholesky factor finite where
-# images depend on one another, or fit perfectly.
+# Each diagonal element of a Gram matrix grows by this fraction of itself. So the Cholesky factor
+# stays finite if images depend on one another, or if they fit a window perfectly.
 _RIDGE = 1e-12
 
 
@@ -29,8 +30,8 @@ class Residual:
 
     Attributes:
         variance: sum of the squared residual over `freedom`, `(P, B)`.
-        freedom: pixels less unknowns, `(P, B)`; one number if all pixels are good.
-        mean: mean of the window, `(P, B)`.
+        freedom: number of good pixels less unknowns, `(P, B)`; one number if all pixels are good.
+        mean: mean of the window's good pixels, `(P, B)`.
     """
 
     variance: Tensor
@@ -83,13 +84,13 @@ def fit_windows(
 
     Args:
         y: measurement `(B, K, H', W')`.
-        images: images of smooth scenes, each shaped like y, since every sample may have its mask.
+        images: images of smooth scenes, each shaped like y: every sample may have its own mask.
         positions: row and column of each window, counted in windows, `(P, 2)`.
-        is_good: bool, `(1|B, K, H', W')`, the good pixels; None: all are good. At bad ones y and
-            images must be 0. Windows with too few good pixels are left out.
+        is_good: bool, `(1|B, K, H', W')`, the good pixels; None if all are good. At bad pixels y
+            and images must be 0. Windows with too few good pixels are left out.
 
     Returns:
-        The residuals; None if windows have hardly more pixels than unknowns.
+        The residuals; None if a window does not have enough more pixels than unknowns.
     """
 
     def cut(image: Tensor) -> Tensor:
@@ -113,9 +114,10 @@ def fit_windows(
             good_fractions[is_usable],
         )
         freedom = good_fraction * pixels - unknowns
-    # The residual's norm is the last diagonal element of the Cholesky factor of the Gram matrix of
-    # images and data. A GPU factors thousands of small matrices at once, while it would take QR
-    # decompositions one by one. float64 makes up for the squared condition number.
+    # The Gram matrix is that of images and data together. The last diagonal element of its Cholesky
+    # factor is the norm of the residual. A GPU factors thousands of small matrices at once, but
+    # computes QR decompositions one by one. A Gram matrix has the squared condition number of the
+    # images, so it is computed in float64.
     images_and_data = torch.cat((columns, data[..., None, :]), 2).double()
     gram = images_and_data @ images_and_data.mT
     squares = gram.diagonal(dim1=2, dim2=3)

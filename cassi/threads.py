@@ -1,8 +1,9 @@
 """Set how torch's threads wait for each other, before torch is loaded, and count free cores.
 
-The GNU OpenMP library lets an idle thread spin in a loop for milliseconds. If other processes need
-the cores, the threads that it waits for cannot run meanwhile. The default method then takes several
-times as long. With a short spin it takes a tenth longer on an idle machine.
+The GNU OpenMP library lets an idle thread spin in a loop for milliseconds. The spinning thread
+occupies a core. If other processes need the cores too, the threads that it waits for cannot run
+meanwhile, and the default method takes several times as long. With a short spin the default method
+takes a tenth longer on an idle machine.
 """
 
 import os
@@ -16,7 +17,8 @@ from cassi.control_groups import read_limits, read_text
 # short tasks of the system come and go.
 _N_SAMPLES = 5
 
-# Set at import, because the library reads it when torch is loaded. A user's own choice stays.
+# This is set at import, because the library reads it when torch is loaded. The user's own setting
+# of either variable stays.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
@@ -44,12 +46,14 @@ def free_cores(root: Path = Path("/")) -> int:
 
 
 def _cgroup_cores(root: Path) -> int:
-    """Return the processors that the strictest control group allows, at least 1."""
+    """Return the number of processors that the strictest control group allows, at least 1.
+
+    Without a limit the result is 65536, more than any machine has.
+    """
     fewest = float("inf")
     v1_files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
     for words in read_limits(root, "cpu", ["cpu.max"], v1_files):
         quota, period = (*words, "", "")[:2]
         if quota.isdigit() and period.isdigit() and int(period):
             fewest = min(fewest, int(quota) / int(period))
-    # 65536 stands for no limit.
     return max(1, int(fewest)) if fewest < float("inf") else 1 << 16

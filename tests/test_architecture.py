@@ -156,8 +156,8 @@ def test_no_circle_of_files():
 
 
 def test_functions_fit_a_page():
-    assert list(structure.long_functions()) == []
-    assert structure.loose_types()["system: Any"] == 0
+    assert list(structure.find_long_functions()) == []
+    assert structure.count_loose_types()["system: Any"] == 0
 
 
 def test_few_functions_take_a_config():

@@ -5,13 +5,13 @@ import difflib
 from shared import ROOT
 
 import cassi
-from scripts.docs.public import lines
+from scripts.docs.public import list_names
 
 
 def test_the_list_of_public_names_is_that_of_the_code():
     """Write it anew by `python -m scripts.docs.public > docs/reference/public.txt`."""
     listed = (ROOT / "docs/reference/public.txt").read_text().splitlines()
-    found = "\n".join(lines()).splitlines()
+    found = "\n".join(list_names()).splitlines()
     assert list(difflib.unified_diff(listed, found, lineterm="", n=0)) == []
 
 

@@ -12,10 +12,14 @@ Shapes: cube `(B, C, H, W)`, measurement `(B, K, H, W')`; both may lack the batc
 Any floating dtype; sums run in float32 at least, and the result has the dtype of the cube or
 measurement.
 
-All functions have gradients, reverse and forward, to any order, with respect to cube, measurement,
-mask and ρ (where A Aᵀ + ρI is invertible). They run under `torch.compile(fullgraph=True)`,
-`torch.export` and the transforms of `torch.func`, and take any strides: cubes in channels_last
-stay so. `backend(device)` returns whether the compiled kernels are in use.
+These operators have gradients, in reverse and forward mode and to any order, with respect to cube,
+measurement, mask and ρ (if A Aᵀ + ρI is invertible). They run under
+`torch.compile(fullgraph=True)`, `torch.export` and the transforms of `torch.func`. Tensors may have
+any strides, and a cube in channels_last gives a cube in channels_last. `backend(device)` tells
+whether the compiled kernels are in use.
+
+The package also has operators that methods and networks use, such as `tv_prox`, `sample_volume` and
+`selective_scan`.
 """
 
 from cassi.ops._camera import (

@@ -16,7 +16,7 @@ def forward(x: Tensor, mask: Tensor, step: int) -> Tensor:
 
     Args:
         x: cube `(B, C, H, W)` or `(C, H, W)`.
-        mask: transmission, see the module's shapes.
+        mask: transmission, in a shape that `cassi.ops` lists.
         step: dispersion, pixels per band; if negative, the last band has offset 0.
 
     Returns:
@@ -44,7 +44,7 @@ def adjoint(
 
     Args:
         y: measurement `(B, K, H, W')` or `(K, H, W')`.
-        mask: transmission, see the module's shapes.
+        mask: transmission, in a shape that `cassi.ops` lists.
         bands: number of bands C of the cube.
         step: dispersion, pixels per band.
         channels_last: return the cube with its bands innermost in memory (for convolutions).
@@ -68,7 +68,7 @@ def add_adjoint(v: Tensor, y: Tensor, mask: Tensor, step: int) -> Tensor:
     Args:
         v: cube `(B, C, H, W)` or `(C, H, W)`.
         y: measurement `(B, K, H, W')` or `(K, H, W')`.
-        mask: transmission, see the module's shapes.
+        mask: transmission, in a shape that `cassi.ops` lists.
         step: dispersion, pixels per band.
 
     Returns:
@@ -87,12 +87,12 @@ def add_adjoint(v: Tensor, y: Tensor, mask: Tensor, step: int) -> Tensor:
 def ratio_inverse(
     y: Tensor, mask: Tensor, bands: int, step: int, *, channels_last: bool = False
 ) -> Tensor:
-    """Divide y by the number of bands n that reach each pixel, and each window by the mask.
+    """Divide y by the number of bands n at each pixel, cut out each band, and divide by the mask.
 
         x[c, h, w] = y[h, w + o(c)] / n(w + o(c)) / max(m[c, h, w], 1e-12)
 
-    It satisfies A x = y wherever the mask is above 1e-12, but has a larger norm than `A⁺y` and
-    amplifies noise where the mask is dark.
+    If the mask is above 1e-12 everywhere, A x = y. But x has a larger norm than `A⁺y`, and noise is
+    amplified where the mask is dark.
 
     Args:
         y: measurement `(B, 1, H, W')` or `(1, H, W')`.
@@ -106,8 +106,8 @@ def ratio_inverse(
 
     Raises:
         TypeError: an argument is not a floating tensor, or `bands`, `step` are not integers.
-        ValueError: shapes or devices do not fit, or the mask has several shots, for which no such
-            inverse exists.
+        ValueError: shapes or devices do not fit each other, or the mask has several shots: this
+            inverse is for one shot.
     """
     bands, step = _checks.check_int("bands", bands, 1), _checks.check_int("step", step)
     y, m, squeeze = _measurement_and_mask(y, mask, bands, step)
@@ -127,7 +127,7 @@ def gram(mask: Tensor, bands: int, step: int) -> Tensor:
     For one shot this is the Σ of squared shifted masks that the literature calls Φs.
 
     Args:
-        mask: transmission, see the module's shapes.
+        mask: transmission, in a shape that `cassi.ops` lists.
         bands: number of bands C.
         step: dispersion, pixels per band.
 
@@ -148,9 +148,9 @@ def gram(mask: Tensor, bands: int, step: int) -> Tensor:
 def gram_solve(r: Tensor, gram: Tensor, rho: float | Tensor = 0.0) -> Tensor:
     """Compute (G + D)⁺ r at every detector pixel, with D = diag(ρ) over its K shots.
 
-    If the K×K matrix is singular, its Moore–Penrose inverse is used; for one shot the solution is
-    zero where no light arrives. Where ρ is infinite the solution is zero for any r; the other shots
-    are solved for as if that one did not exist at this pixel.
+    If the K×K matrix is singular, its Moore–Penrose inverse is used. For one shot, the solution is
+    then zero at pixels without light. If ρ of a shot is infinite at a pixel, its solution there is
+    zero for any r, and those of the other shots are as if this shot did not exist.
 
     Args:
         r: measurement-shaped right-hand side `(B, K, H, W')` or `(K, H, W')`.
@@ -189,18 +189,18 @@ def data_step(
 
         argmin_x ½ (Ax − y)ᵀ D⁻¹ (Ax − y) + ½ ‖x − v‖² = v + Aᵀ(AAᵀ + D)⁻¹(y − Av)
 
-    Here ρ is the noise variance of a pixel over the variance of x about v. With an infinite ρ the
-    value of y at that pixel has no influence.
+    Here ρ is the noise variance of a pixel over the variance of x about v. If ρ is infinite at a
+    pixel, the value of y there has no influence.
 
     Args:
         v: cube `(B, C, H, W)` or `(C, H, W)`.
         y: measurement `(B, K, H, W')` or `(K, H, W')`.
-        mask: transmission, see the module's shapes.
+        mask: transmission, in a shape that `cassi.ops` lists.
         step: dispersion, pixels per band.
         rho: ρ >= 0, infinity included: a number, one value per sample `(B,)`, or one per detector
             pixel, `(1|B, K, H, W')` or `(K, H, W')`. The values of a tensor are not checked.
-        gram: the result of `gram(mask, C, step)`; computed if None. Gradients with respect to the
-            mask include the path through the gram in both cases.
+        gram: the result of `gram(mask, C, step)`; None computes it here. Gradients with respect to
+            the mask include the path through the gram, even if it is given.
 
     Returns:
         Cube shaped like v.
@@ -328,8 +328,8 @@ def vmap_mask_adjoint(
     kernel: str, info: VmapInfo, in_dims: Dims, *args: Argument
 ) -> tuple[Tensor, int]:
     """Apply vmap to an operator whose last arguments are per_sample and per_band."""
-    # The mapped dimension is folded into the batch. A sum over that batch would mix mapped entries,
-    # so the operator runs per sample, and the sum over the inner batch follows.
+    # The mapped dimension is folded into the batch. If the operator summed over this batch, it
+    # would mix mapped entries. So it runs per sample, and the sum over the original batch follows.
     *values, per_sample, per_band = args
     tensors = [value for value in values if isinstance(value, Tensor)]
     count = len(tensors)
@@ -351,7 +351,7 @@ def vmap_mask_adjoint(
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """Return whether the bands of a cube are innermost in memory."""
+    """Tell whether the bands of a cube are innermost in memory."""
     return not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
 
 
@@ -445,8 +445,8 @@ def _backward_ratio_inverse(ctx: Context, g: Tensor) -> Gradients:
     "gram(Tensor mask, SymInt bands, SymInt step) -> Tensor", _reference.gram, _fake_gram
 )
 def _backward_gram(ctx: Context, g: Tensor) -> Gradients:
-    # G[k,l] = Σ_c m_k m_l, hence dm_k = Σ_l (g[k,l] + g[l,k]) m_l. This is the adjoint, with the
-    # shots k as the batch.
+    # G[k,l] = Σ_c m_k m_l, hence dm_k = Σ_l (g[k,l] + g[l,k]) m_l. The adjoint computes this sum
+    # over the shots l, with the shots k as its batch.
     (mask,) = ctx.saved_tensors
     bands, step = ctx.constants
     samples, shots, mask_bands, height, width = mask.shape
@@ -458,12 +458,12 @@ def _backward_gram(ctx: Context, g: Tensor) -> Gradients:
 
 
 def sum_to_batch(value: Tensor, batch: int) -> Tensor:
-    """Sum over the batch if all samples shared one value."""
+    """Sum gradients over samples if all samples share one value (`batch` is 1)."""
     return value.sum(0, keepdim=True) if batch == 1 else value
 
 
 def _sum_to_rho(value: Tensor, rho: Tensor) -> Tensor:
-    # Sum over the pixels that shared one value of ρ, then over the samples.
+    # Sum over the pixels that share one value of ρ, then over the samples.
     shared_dims = [dim for dim in (1, 2, 3) if rho.shape[dim] == 1]
     value = value.sum(shared_dims, keepdim=True) if shared_dims else value
     return sum_to_batch(value, rho.shape[0]).to(rho.dtype)
@@ -507,7 +507,7 @@ def _backward_gram_solve(ctx: Context, g: Tensor) -> Gradients:
 )
 def _backward_data_step(ctx: Context, g: Tensor) -> Gradients:
     # The fused kernel has no gradient. If a second derivative may be needed, the gradient is
-    # composed of other operators, which have.
+    # composed of other operators, which have gradients.
     v, y, mask, gram, rho = ctx.saved_tensors
     (step,) = ctx.constants
     _, need_y, need_mask, _, need_rho = ctx.needs_input_grad[:5]
@@ -532,8 +532,8 @@ def _composed_gradient(
     need_mask: bool,
     need_rho: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    # The equations are those of the reference of data_step_backward. The gram depends on the mask,
-    # so it is computed again here: a second derivative then includes this path.
+    # The equations are in `_reference.data_step_backward`. The gram is computed from the mask once
+    # more, so that a second derivative includes the path through the gram.
     bands = v.shape[1]
     if need_mask:
         gram = kernels.gram(mask, bands, step)

@@ -41,7 +41,7 @@ def check_same_device(**tensors: Tensor) -> None:
 
 
 def check_int(name: str, value: object, minimum: int = 1 - _MAX_INT) -> int:
-    """Return a Python or symbolic integer, at least `minimum` and less than 2^31."""
+    """Return a Python or symbolic integer; raise unless it is from `minimum` to 2^31 − 1."""
     if type(value) is int and minimum <= value < _MAX_INT:
         return value
     if isinstance(value, Tensor) and torch.jit.is_tracing():  # sizes are tensors in a trace
@@ -49,8 +49,8 @@ def check_int(name: str, value: object, minimum: int = 1 - _MAX_INT) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral | torch.SymInt):
         raise TypeError(f"{name}: expected an integer, got {value!r}")
     if isinstance(value, torch.SymInt):
-        # Comparing a symbolic size makes the compiled graph valid for that outcome only. So it is
-        # compared only with limits that any valid size passes.
+        # A comparison of a symbolic size makes the compiled graph valid for its outcome only. So a
+        # size is only compared with a limit that any valid size passes.
         if minimum >= 0 and value < minimum:
             raise ValueError(f"{name}: expected at least {minimum}, got {value}")
         return value  # type: ignore[return-value]
@@ -75,7 +75,7 @@ def canonical_mask(mask: Tensor) -> Tensor:  # (1|B, K, 1|C, H, W)
 
 
 def canonical_basis(basis: Tensor, name: str, value: Tensor) -> Tensor:  # (1|B, C, R)
-    """View a spectral basis in the kernels' shape; `value` is a tensor with the batch."""
+    """View a spectral basis in the kernels' shape; it must fit the batch of `value`."""
     check_floating("basis", basis)
     if basis.ndim not in (2, 3) or basis.shape[-1] < 1:
         raise ValueError(
@@ -130,18 +130,18 @@ def check_measurement(y: Tensor, mask: Tensor, bands: int, step: int) -> None:
 
 
 def check_samples(
-    name: str, value: Tensor, value_of_all: Tensor, shared_name: str = "mask"
+    name: str, value: Tensor, shared_value: Tensor, shared_name: str = "mask"
 ) -> None:
-    """Raise unless a mask or gram has one entry for the whole batch, or one per sample of it."""
-    if value_of_all.shape[0] not in (1, value.shape[0]):
+    """Raise unless a mask or gram has one entry for the whole batch, or one for each sample."""
+    if shared_value.shape[0] not in (1, value.shape[0]):
         raise ValueError(
             f"{shared_name}: expected one for all or one per sample of {name} ({value.shape[0]}), "
-            f"got {value_of_all.shape[0]}"
+            f"got {shared_value.shape[0]}"
         )
 
 
-def per_sample(name: str, value: float | Tensor, tensor: Tensor) -> Tensor:  # (1|B,)
-    """Return a parameter (a number >= 0, or a tensor) with one entry, or one per sample.
+def canonical_parameter(name: str, value: float | Tensor, tensor: Tensor) -> Tensor:  # (1|B,)
+    """Return a parameter, a number >= 0 or a tensor, as a tensor with one entry or one per sample.
 
     The values of a tensor are not checked, because the host would wait for a GPU.
     """

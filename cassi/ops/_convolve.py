@@ -29,13 +29,13 @@ def convolve3x3(
 ) -> Tensor:
     """Convolve images with a 3×3 kernel, with zeros around them; add bias and residual; rectify.
 
-        y = W ∗ x + b + r,   or with `rectify`   max(y, 0)
+        y = W ∗ x + b + r,   or, with `rectify`, the larger of this and 0
 
-    The CPU kernel needs a quarter of the products (Winograd's algorithm F(4×4, 3×3)). Its rounding
-    error in float32 is about 1e-5 of the largest value. A value that is not finite spreads over the
-    4×4 pixels of a tile. The kernel also computes the gradient of the image. Torch's convolution
-    runs under autocast, on other devices, and for sizes where it is faster. Results have the same
-    bits for every number of threads.
+    The CPU kernel uses Winograd's algorithm F(4×4, 3×3), which needs a quarter of the products. Its
+    rounding error in float32 is about 1e-5 of the largest value. A value that is not finite spreads
+    over the 4×4 pixels of a tile. The kernel also computes the gradient of the image. Torch's
+    convolution runs instead under autocast, on other devices, and for sizes for which it is faster.
+    Results have the same bits for every number of threads.
 
     Args:
         image: x `(B, C, H, W)`; read in place if C is innermost in memory.
@@ -108,7 +108,7 @@ class _ConvolveFunction(torch.autograd.Function):
         # The gradient of the image is a convolution with the flipped kernel. The compiled kernel
         # computes it, unless a second derivative is recorded.
         runs_kernel = needs[0] and not torch.is_grad_enabled()
-        mask = [needs[0] and not runs_kernel, needs[1], has_bias and needs[2]]
+        output_mask = [needs[0] and not runs_kernel, needs[1], has_bias and needs[2]]
         image_gradient, weight_gradient, bias_gradient = torch.ops.aten.convolution_backward(
             g,
             image,
@@ -120,7 +120,7 @@ class _ConvolveFunction(torch.autograd.Function):
             False,  # transposed
             [0, 0],  # output padding
             1,  # groups
-            mask,
+            output_mask,
         )
         if runs_kernel:
             image_gradient = _convolve(g, weight.flip(2, 3).transpose(0, 1), None, None, False)
@@ -172,13 +172,13 @@ def _fake(
 
 
 def _map_by_loop(info: VmapInfo, in_dims: Dims, *args: Any) -> tuple[Tensor, int]:
-    rows = [
+    results = [
         kernels.convolve3x3(
             *(a if d is None else a.select(d, i) for a, d in zip(args, in_dims, strict=True))
         )
         for i in range(info.batch_size)
     ]
-    return torch.stack(rows), 0
+    return torch.stack(results), 0
 
 
 define(

@@ -17,8 +17,9 @@ def orthogonal_iteration(moments: Tensor, frame: Tensor, steps: int = 2) -> tupl
         V ← Q,   Q R = (M + εI) V,   ε = 1e-9·trace(M)
 
     If two eigenvalues are nearly equal, V may mix their vectors. A column of (M + εI) V that
-    depends linearly on those before it becomes 0. A GPU does not wait for the host. The gradient is
-    that of the pure-torch operator; no compiled kernel runs if a gradient is recorded.
+    depends linearly on the columns before it becomes 0. The host reads no value, so it does not
+    wait for a GPU. If a gradient is recorded, the pure-torch reference runs in place of the
+    compiled kernel.
 
     Args:
         moments: M `(B, C, C)`, with eigenvalues >= 0.
@@ -27,7 +28,7 @@ def orthogonal_iteration(moments: Tensor, frame: Tensor, steps: int = 2) -> tupl
 
     Returns:
         The Rayleigh quotients vᵀMv of the new V, `(B, R)`, >= 0, and −V `(B, C, R)`; both float64.
-        Because of the minus the signs of the columns change from call to call.
+        Because of the minus, the signs of the columns change from call to call.
 
     Raises:
         TypeError: an argument is not a floating tensor.
@@ -64,8 +65,8 @@ def orthogonal_iteration(moments: Tensor, frame: Tensor, steps: int = 2) -> tupl
 SHIFT_FRACTION = 1e-9
 # Added to the shift, so that it is not 0 for a matrix of zeros.
 MIN_SHIFT = 1e-150
-# A column depends on those before it if less than this fraction of its squared norm remains after
-# they were projected out.
+# Gram–Schmidt subtracts from a column its projections onto the columns before it. If less than this
+# fraction of its squared norm remains, the rest is taken for rounding error.
 MIN_SQUARED_NORM_FRACTION = 1e-24
 
 

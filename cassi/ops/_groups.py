@@ -20,9 +20,9 @@ def shrink_groups(image: Tensor, groups: Tensor, threshold: Tensor, patch: int) 
 
         ŝ = s (1 + √(1 − t²/s²))/2  where s > t, else 0
 
-    Pixels that several patches cover get the sum of these. The gradient is that of the pure-torch
-    operator; no compiled kernel runs if a gradient is recorded. Results have the same bits for
-    every number of threads. If a group has a value that is not finite, its whole result is NaN.
+    A pixel that several patches cover gets the sum of their values. If a gradient is recorded, the
+    pure-torch reference runs in place of the compiled kernel. Results have the same bits for every
+    number of threads. If a group has a value that is not finite, its whole result is NaN.
 
     Args:
         image: `(B, R, H, W)`; read in place if R is innermost in memory.
@@ -80,7 +80,7 @@ _MAX_CHUNK_NUMBERS = 1 << 22
 
 
 def _reference(image: Tensor, groups: Tensor, threshold: Tensor, patch: int) -> Tensor:
-    """Shrink the singular values of each group less its mean, and add up the patches."""
+    """Subtract the mean of each group, shrink its singular values, and add up the patches."""
     dtype = accumulation_dtype(image)
     height, width = image.shape[-2:]
     first = groups.clamp(0, height * width - 1)
@@ -108,7 +108,7 @@ def shrink_singular_values(patches: Tensor, threshold: Tensor) -> Tensor:
 
     A matrix with a value that is not finite becomes NaN.
     """
-    # eigh fails for values that are not finite: they are replaced first, and NaN is put back.
+    # eigh fails for values that are not finite. So 0 replaces such a matrix, and NaN its result.
     finite = patches.isfinite().all(2, keepdim=True).all(1, keepdim=True)
     patches = torch.where(finite, patches, 0)
     is_wide = patches.shape[1] <= patches.shape[2]

@@ -33,16 +33,17 @@ def assert_memory_format(
 ) -> Result:
     """Run a module and raise if an operator in it silently loses a memory format.
 
-    An operator is reported if it
+    There are two reasons to report an operator:
 
-    - gets a tensor in the memory format and writes an image (4-D) in another one: `.contiguous()`,
-      a `reshape` that copies, `softmax`, a custom operator, …;
-    - decides the layout of a tensor that later reaches a convolution or the module's output as an
-      image in another format, such as a matrix product between two reshapes. A view (`transpose`)
-      is reported only if it alone is the reason.
+    - It gets a tensor in the memory format, and writes an image (4-D) in another format. Examples
+      are `.contiguous()`, a `reshape` that copies, and `softmax`.
+    - It decides the layout of a tensor that later reaches a convolution, or the module's output, as
+      an image in another format. An example is a matrix product between two reshapes. A view, such
+      as `transpose`, is reported only if no other operator is the reason.
 
-    Only the operator that loses the format is reported, not those after it. Parameters and buffers
-    may have any format. A tensor with one channel or one pixel has both formats; it is ignored.
+    Only the operator that loses the format is reported, not the operators after it. Parameters and
+    buffers may have any format. A tensor with one channel or one pixel has both formats, and is
+    ignored.
 
     The module runs once, without gradients, in its current mode (training or evaluation). Its
     buffers (running statistics) are restored afterwards.
@@ -84,7 +85,7 @@ def assert_memory_format(
 def _convert(
     arguments: tuple[object, ...], memory_format: torch.memory_format, dimensions: int
 ) -> tuple[object, ...]:
-    """Return the arguments, images among them in a memory format."""
+    """Return the arguments, with images converted to the memory format."""
     if not any(_is_image(value, dimensions) for value in arguments):
         descriptions = [
             shape_of(v) if isinstance(v, Tensor) else type(v).__name__ for v in arguments
@@ -185,8 +186,9 @@ class _Watch(TorchDispatchMode):
             departure for _, departure in departures if departure in self.reported
         ]
         has_pure_source = any(self._has_only_this_format(source) for source in sources)
-        # A result that shares memory with a source is a view of it, unless it is the source itself,
-        # changed in place. The layout of a view was decided where that of its source was.
+        # A result that shares memory with a source is a view of the source, unless it is the source
+        # itself, changed in place. The operator that decided the layout of the source also decided
+        # that of the view.
         base = None
         if not any(value is source for source in sources):
             base = next((source for source in sources if _share_memory(value, source)), None)
@@ -198,13 +200,13 @@ class _Watch(TorchDispatchMode):
             # Only the first operator that loses the format is reported.
             departure = reported_departures[0]
         elif has_pure_source:
-            # A source is in the format and in no other: this operator loses it.
+            # A source has this format and no other, so this operator loses the format.
             departure = own_departure
             if self._is_lost_image(value):
                 self.reported[own_departure] = None
         elif departures:
-            # An elementwise operator keeps the strides of a source: then the operator that decided
-            # those is the reason. Another layout is this operator's own decision.
+            # An elementwise operator keeps the strides of a source. Then the operator that decided
+            # these strides is the reason. Any other layout is this operator's own decision.
             same_layout = (departure for s, departure in departures if s.stride() == value.stride())
             departure = next(same_layout, own_departure)
         else:

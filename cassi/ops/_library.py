@@ -1,14 +1,14 @@
 """Registration of operators in the ``cassi`` namespace of torch; loading of the compiled kernels.
 
-The pure-torch reference is registered as ``CompositeExplicitAutograd``: it serves every backend
-until a compiled kernel is registered for the same op under ``CPU`` or ``CUDA``, which then wins by
-dispatch key. Gradients are written once, in terms of the ops themselves, so they hold for every
-backend and to any order.
+The pure-torch reference of an operator is registered as ``CompositeExplicitAutograd``. It runs on
+every backend without a compiled kernel. A compiled kernel is registered under ``CPU`` or ``CUDA``,
+and torch prefers these keys. Gradients are composed of operators, so they are written once for all
+backends and orders.
 
 Rules of all operators:
 
 *autocast*
-    An op runs in the widest dtype among its tensors, as elementwise arithmetic would. So
+    An operator runs in the widest dtype among its tensors, as elementwise arithmetic does. So
     measurements and masks are not rounded to bfloat16 if only the cube of a network is bfloat16.
 *vmap*
     The mapped dimension is folded into the leading (batch) dimension that every canonical tensor
@@ -73,8 +73,8 @@ def define(
     """Register an operator: schema, reference, fake kernel, gradient, autocast and vmap rules.
 
     Args:
-        schema: its signature. The leading dimension of every tensor is a batch.
-        reference: its pure-torch kernel.
+        schema: signature of the operator. The leading dimension of every tensor is a batch.
+        reference: the operator's pure-torch kernel.
         fake: returns tensors with the shapes, dtypes and strides of the results.
         backward: (ctx, *gradients) → one gradient or None per argument. None for an operator that
             is only called where no gradient is recorded.
@@ -115,7 +115,8 @@ def operator(name: str) -> OpOverload:
 
 
 def _complete(op: OpOverload, reference: Kernel) -> Kernel:
-    # torch passes None on to the kernel even if the schema says Tensor; report it by name here.
+    # torch passes None to the kernel even if the schema says Tensor. So the check is made here, and
+    # names the argument.
     arguments = op._schema.arguments
     required_tensors = [(k, a.name) for k, a in enumerate(arguments) if str(a.type) == "Tensor"]
 
@@ -131,9 +132,9 @@ def _complete(op: OpOverload, reference: Kernel) -> Kernel:
 
 def call(op: Callable[..., T], *args: Argument) -> T:
     """Call an operator; skip its autograd layer if no gradient is to be recorded."""
-    # For an operator defined in Python that layer is Python too, and takes as long as the operator
-    # on a small cube. Only plain tensors skip it: wrapped ones (of `torch.func`, subclasses) need
-    # not show that they require a gradient.
+    # The autograd layer of an operator is Python code. On a small cube it takes as long as the
+    # operator itself. Only plain tensors skip it, because tensors of `torch.func` and of subclasses
+    # may need a gradient without showing it.
     if torch.compiler.is_compiling() or is_transformed() or is_forward():
         return op(*args)
     for value in args:
@@ -193,7 +194,7 @@ def _load_cuda(path: Path) -> None:
     try:
         reason = explain_unusable(build[1].decode()) if build else None
     except Exception as error:  # torch is starting CUDA here and must not fail
-        reason = f"asking the driver what it can run failed: {error!r}"
+        reason = f"the driver could not be asked what it can run: {error!r}"
     if reason:
         _warn(f"{path} cannot run here ({reason})")
     else:
@@ -203,7 +204,9 @@ def _load_cuda(path: Path) -> None:
 def explain_unusable(build: str) -> str | None:
     """Return why a CUDA library cannot run on the devices of this machine; None if it can.
 
-    `build` is CUDA's version and the architectures as CMake names them: "13.0 80-real 90-virtual".
+    Args:
+        build: CUDA's version, and the architectures as CMake names them, such as "13.0 80-real
+            90-virtual".
     """
     version, *architectures = build.split()
     built_with, driver = tuple(map(int, version.split(".")[:2])), driver_version()
@@ -284,7 +287,7 @@ def _fold_batch(op: OpOverload) -> Callable[..., Mapped]:
                 folded_args.append(value)
                 continue
             if dim is None:
-                # The kernels share such a tensor among all samples, mapped ones included.
+                # The kernels share such a tensor among all samples, so also among mapped ones.
                 if name in SHAREABLE and value.shape[0] == 1:
                     folded_args.append(value)
                     continue

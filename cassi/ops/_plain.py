@@ -1,7 +1,7 @@
-"""Our operators as compositions of torch operators, for exported graphs.
+"""The package's operators as compositions of torch operators, for exported graphs.
 
-An exported graph cannot hold changes of tensors in place, which the references make. The functions
-here make none. Some operators of torch itself are replaced too, for ONNX.
+An exported graph cannot contain operators that change tensors in place, as the references do. The
+functions here change no tensor in place. Some operators of torch itself are replaced too, for ONNX.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 def _sum_bands(planes: Tensor, step: int) -> Tensor:
     """Sum planes `(…, C, H, W)`, each shifted by its offset: `(…, H, W')`."""
-    # The rows of all bands are joined, each padded to W' + |step|. Cut into pieces of W', band c
-    # lies c·|step| columns further to the right in its piece: all shifts by two views.
+    # The rows of all bands are padded to W' + |step| columns and joined to one long row. This row
+    # is then cut into pieces of W' columns. In its piece, band c lies c·|step| columns further to
+    # the right. So two views shift all bands.
     bands, width = planes.shape[-3], planes.shape[-1]
     planes = planes.flip(-3) if step < 0 else planes
     detector = detector_width(width, bands, step)
@@ -71,7 +72,7 @@ def gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
     """Compute (G + D)⁺ r for one shot.
 
     Raises:
-        ValueError: several shots; they need eigenvalues of matrices, which ONNX has not.
+        ValueError: there are several shots. These need eigenvalues, for which ONNX has no operator.
     """
     if gram.shape[1] != 1:
         raise ValueError(f"gram_solve: expected one shot to export, got {gram.shape[1]}")
@@ -88,7 +89,7 @@ def data_step(v: Tensor, y: Tensor, mask: Tensor, gram: Tensor, rho: Tensor, ste
 def ratio_inverse(
     y: Tensor, mask: Tensor, bands: int, step: int, channels_last: bool = False
 ) -> Tensor:
-    """Divide y by the number of bands, and each window by the mask."""
+    """Divide y by the number of bands at each pixel, cut out each band, and divide by the mask."""
     dtype = accumulation_dtype(y, mask)
     ones = torch.ones((1, 1, bands, 1, mask.shape[-1]), dtype=dtype, device=y.device)
     count = gram(ones, bands, step)[:, 0].clamp_min(1)
@@ -97,7 +98,7 @@ def ratio_inverse(
 
 
 def forward_subspace(components: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tensor:
-    """Compute A of the cube E a."""
+    """Compute y = A E a, with the components a and the basis E."""
     dtype = accumulation_dtype(components, basis, mask)
     cube = basis.to(dtype) @ components.to(dtype).flatten(2)
     cube = cube.unflatten(2, components.shape[2:])
@@ -105,7 +106,7 @@ def forward_subspace(components: Tensor, basis: Tensor, mask: Tensor, step: int)
 
 
 def adjoint_subspace(y: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tensor:
-    """Compute Eᵀ of the cube Aᵀy."""
+    """Compute the components EᵀAᵀy."""
     dtype = accumulation_dtype(y, basis, mask)
     cube = adjoint(y.to(dtype), mask, basis.shape[-2], step)
     return (basis.to(dtype).mT @ cube.flatten(2)).unflatten(2, cube.shape[2:]).to(y.dtype)
@@ -119,7 +120,7 @@ def tv_prox(x: Tensor, weight: Tensor, iterations: int, norm: int) -> Tensor:
 def tv_prox_dual(
     x: Tensor, weight: Tensor, dual: Tensor | None, iterations: int, norm: int
 ) -> tuple[Tensor, Tensor]:
-    """Smooth by total variation from a given dual, and return the last one too."""
+    """Smooth by total variation, starting from a dual; also return the last dual."""
     dtype = accumulation_dtype(x)
     image = x.to(dtype)
     limit = weight.to(dtype).clamp_max(torch.finfo(dtype).max).view(-1, 1, 1, 1)
@@ -140,8 +141,8 @@ def convolve3x3(
 def selective_scan(u: Tensor, delta: Tensor, rates: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """Compute h_t = exp(Δ_t a) h_{t−1} + Δ_t b_t u_t and y_t = Σ_n c_t h_t in log₂ L passes.
 
-    Pass k combines every step (a, h) with the one 2ᵏ steps before it, (a', h'), to
-    (a·a', h + a·h').
+    Each step has a pair (a, h) of decay and state. Pass k replaces it by (a·a', h + a·h'), where
+    (a', h') is the pair 2ᵏ steps before.
 
     Source: Hillis and Steele, "Data parallel algorithms", Communications of the ACM 1986.
     """
@@ -185,7 +186,8 @@ def linalg_qr(a: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
 
 def _cos_sin_tables(size: int, count: int, tensor: Tensor) -> tuple[Tensor, Tensor]:
     """Return cos and sin of 2π·k·j/size, `(size, count)`."""
-    # The sine of multiples of π is set to 0: its rounding error would give real values a phase.
+    # The sine of multiples of π is set to 0, because its rounding error would give real values a
+    # phase.
     numbers = [torch.arange(n, device=tensor.device) for n in (size, count)]
     turns = (numbers[0][:, None] * numbers[1]) % size
     angle = turns.double() * (2 * math.pi / size)
@@ -243,8 +245,8 @@ def fft_irfft2(
     re, im = torch.view_as_real(z).unbind(-1)
     re, im = _rotate_sum(re, im, first, 1)
     cos, sin = _cos_sin_tables(width, count, re)
-    # The other half of the spectrum has the same real part: these frequencies count twice. The
-    # mean, and the highest frequency of an even width, have no counterpart.
+    # Most frequencies count twice, because each has a conjugate in the other half of the spectrum.
+    # The mean, and the highest frequency of an even width, have none.
     order = torch.arange(count, device=z.device)
     multiplicity = torch.where((order == 0) | (2 * order == width), 1.0, 2.0).to(re.dtype)
     x = _multiply_along(re, multiplicity[:, None] * cos.mT, last) - _multiply_along(
@@ -287,7 +289,7 @@ OUR_DECOMPOSITIONS: dict[OpOverload, Kernel] = {
 }
 # This reference changes no tensor in place, so it serves here too.
 OUR_DECOMPOSITIONS[operator("orthogonal_iteration")] = _eigen.reference
-# Also operators of torch that ONNX lacks, or computes less exactly.
+# For ONNX, operators of torch are added that ONNX lacks, or computes less exactly.
 ONNX_DECOMPOSITIONS: dict[OpOverload, Kernel] = {
     **OUR_DECOMPOSITIONS,
     torch.ops.aten.linalg_qr.default: linalg_qr,

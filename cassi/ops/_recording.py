@@ -1,7 +1,8 @@
 """Differentiation of operators: reverse mode, forward mode, and the transforms of `torch.func`.
 
-An operator defines its gradient only, u ↦ Jᵀu with the Jacobian J. This map is linear in u, and its
-own gradient with respect to u is J: that gives the tangents of forward mode.
+An operator only defines its gradient, u ↦ Jᵀu, with the Jacobian J. This map is linear in u. Its
+gradient in the direction t is J t, the tangent that forward mode needs. So tangents are computed by
+differentiating the gradient.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 Argument = Tensor | int | float | bool | None
 Results = Tensor | tuple[Tensor, ...]
 Dims = tuple[int | None, ...]
-# One for each argument.
+# One gradient for each argument of the operator.
 Gradients = tuple[Tensor | None, ...]
 
 
@@ -62,12 +63,12 @@ def is_transformed() -> bool:
 
 
 def is_forward() -> bool:
-    """Tell whether forward mode is active, now or in an outer transform."""
+    """Tell whether forward mode is active, here or in an outer transform."""
     return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
 
 def has_tangents() -> bool:
-    """Tell whether forward mode is active now."""
+    """Tell whether forward mode is active here."""
     return is_forward() and _C._is_fwd_grad_enabled()
 
 
@@ -90,14 +91,14 @@ def _is_tracked(value: Tensor | None) -> bool:
 
 
 def is_wrapped(value: Tensor) -> bool:
-    """Tell whether a transform of `torch.func` maps a tensor or differentiates it."""
+    """Tell whether a transform of `torch.func` maps or differentiates a tensor."""
     return not torch.compiler.is_compiling() and _C._functorch.is_functorch_wrapped_tensor(value)
 
 
 def unwrap(value: Tensor) -> Tensor:
     """Return a tensor without the wrappers of transforms; dimensions that vmap maps reappear.
 
-    A loop that decides by its values decides for all mapped entries together.
+    A loop whose end depends on the values needs this: it ends for all mapped entries at once.
     """
     while is_wrapped(value):
         value = _C._functorch.get_unwrapped(value)
@@ -111,7 +112,7 @@ def leaf_of_zeros(tensor: Tensor) -> Tensor:
 
 
 class _SavedInputs:
-    """The values that an operator saves for its gradient, kept for its tangent."""
+    """The values saved for an operator's gradient; forward mode computes its tangent from them."""
 
     constants: Sequence[Any] = ()
 
@@ -124,9 +125,13 @@ class _SavedInputs:
 
 
 class _TangentContext(Context, Protocol):
-    """The values that are stored in forward mode."""
+    """The values of a call that are stored in forward mode.
 
-    twin: _SavedInputs
+    `upstream` has zeros in the shape of each result. The gradient is computed for them, and is then
+    differentiated with respect to them.
+    """
+
+    saved_inputs: _SavedInputs
     upstream: list[Tensor]
 
 
@@ -144,10 +149,15 @@ class Recorder:
 
     def __init__(self, op: OpOverload, backward: Backward, save: Save) -> None:
         self.op, self.backward, self.save = op, backward, save
-        methods = {"forward": self._forward, "backward": self._gradient, "jvp": self._tangent}
+        methods = {
+            "forward": self._forward,
+            "backward": self._compute_gradient,
+            "jvp": self._compute_tangent,
+        }
         statics = {name: staticmethod(rule) for name, rule in methods.items()}
         function = type(f"{op._opname}_", (Function,), statics)
-        self._apply = super(Function, function).apply  # type: ignore[misc]  # of one level: the dispatcher handles the others
+        # The base class's `apply` handles one level of transforms; the dispatcher handles the rest.
+        self._apply = super(Function, function).apply  # type: ignore[misc]
 
     def run(self, keyset: _C.DispatchKeySet, *args: Argument) -> Results:
         """Compute the operator; record it if an argument needs a gradient or has a tangent."""
@@ -155,31 +165,31 @@ class Recorder:
         if has_tangents():
             has_tangent = tuple(isinstance(a, Tensor) and _tangent(a) is not None for a in args)
         if not any(has_tangent) and not (torch.is_grad_enabled() and _C._any_requires_grad(*args)):
-            return self._below(keyset, args)
+            return self._run_below_autograd(keyset, args)
         if not is_transformed():
             return self._apply(*args, keyset, has_tangent)
         with enable_single_level_autograd_function():
             return self._apply(*args, keyset, has_tangent)
 
-    def _below(self, keyset: _C.DispatchKeySet, args: tuple[Argument, ...]) -> Results:
+    def _run_below_autograd(self, keyset: _C.DispatchKeySet, args: tuple[Argument, ...]) -> Results:
         with _C._AutoDispatchBelowAutograd():
             return self.op.redispatch(keyset & _C._after_autograd_keyset, *args)
 
     def _forward(self, ctx: _TangentContext, *args: Any) -> Results:
         *inputs, keyset, has_tangent = args
-        # torch records nothing within a Function, but outer transforms do.
+        # torch turns recording off within a Function, but outer transforms have to record.
         with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
-            result = self._below(keyset, tuple(inputs))
+            result = self._run_below_autograd(keyset, tuple(inputs))
         schema = self.op._schema.arguments
         all_inputs = (*inputs, *(a.default_value for a in schema[len(inputs) :]))
         self.save(ctx, all_inputs, result)
         if has_tangent:
-            ctx.twin = _SavedInputs(has_tangent)
-            self.save(ctx.twin, all_inputs, result)
+            ctx.saved_inputs = _SavedInputs(has_tangent)
+            self.save(ctx.saved_inputs, all_inputs, result)
             ctx.upstream = [leaf_of_zeros(r) for r in _as_tuple(result)]
         return result
 
-    def _gradient(self, ctx: _TangentContext, *upstream: Tensor | None) -> Gradients:
+    def _compute_gradient(self, ctx: _TangentContext, *upstream: Tensor | None) -> Gradients:
         count = len(ctx.needs_input_grad) - 2
         needs_input_grad = ctx.needs_input_grad
         try:
@@ -189,17 +199,17 @@ class Recorder:
             ctx.needs_input_grad = needs_input_grad
         return (*gradients[:count], None, None)
 
-    def _tangent(self, ctx: _TangentContext, *tangents: Tensor | None) -> Results:
-        upstream, has_tangent = ctx.upstream, ctx.twin.needs_input_grad
+    def _compute_tangent(self, ctx: _TangentContext, *tangents: Tensor | None) -> Results:
+        upstream, has_tangent = ctx.upstream, ctx.saved_inputs.needs_input_grad
         create_graph = torch.is_grad_enabled()
         with torch.enable_grad():
-            gradients = self.backward(ctx.twin, *upstream)
+            gradients = self.backward(ctx.saved_inputs, *upstream)
         pairs = [
             (g, t)
-            for g, t, is_moving in zip(gradients, tangents, has_tangent, strict=False)
-            if is_moving and g is not None
+            for g, t, argument_has_tangent in zip(gradients, tangents, has_tangent, strict=False)
+            if argument_has_tangent and g is not None
         ]
-        # No argument with a tangent has a gradient: the output does not change with it.
+        # If no argument with a tangent has a gradient, the output does not depend on any of them.
         if not pairs:
             return tuple(torch.zeros_like(u) for u in upstream)
         input_gradients, input_tangents = zip(*pairs, strict=True)

@@ -16,8 +16,8 @@ The first three functions are the partial derivatives of one trilinear form
 
 with respect to y (`forward`), x (`adjoint`) and m (`mask_adjoint`), so the gradient of each follows
 from the other two. Sums run in float32 at least. Cubes and measurements are returned in the dtype
-of the first argument. Grams and mask gradients are returned in the dtype of the sums: rounding a
-gram to bfloat16 before it divides would cost three digits.
+of the first argument. Grams and mask gradients are returned in the dtype of the sums, because a
+data step divides by the gram: if it were rounded to bfloat16, the result would lose three digits.
 """
 
 import torch
@@ -27,7 +27,7 @@ RATIO_FLOOR = 1e-12  # smallest value of a mask in `ratio_inverse`, which divide
 
 
 def band_offset(band: int, bands: int, step: int) -> int:
-    """Return the column where a band starts on the detector; the leftmost band starts at 0."""
+    """Return the detector column at which a band starts; the leftmost band starts at column 0."""
     return band * step if step >= 0 else (bands - 1 - band) * -step
 
 
@@ -111,7 +111,7 @@ def mask_adjoint(x: Tensor, y: Tensor, step: int, per_sample: bool, per_band: bo
 def ratio_inverse(
     y: Tensor, mask: Tensor, bands: int, step: int, channels_last: bool = False
 ) -> Tensor:
-    """Divide y by the number of bands that reach each pixel, and each band's window by the mask."""
+    """Divide y by the number of bands at each pixel, cut out each band, and divide by the mask."""
     dtype = accumulation_dtype(y, mask)
     mean_band = y.to(dtype) / band_count(mask.shape[-1], bands, step, y.device)
     inverse = mask.to(dtype).clamp_min(RATIO_FLOOR).reciprocal()
@@ -119,7 +119,7 @@ def ratio_inverse(
 
 
 def band_count(width: int, bands: int, step: int, device: torch.device) -> Tensor:  # (W',)
-    """Count the bands that reach each detector column; columns that none reaches count 1."""
+    """Count the bands at each detector column; a column without a band counts 1."""
     count = torch.zeros(detector_width(width, bands, step), device=device)
     for c in range(bands):
         offset = band_offset(c, bands, step)
@@ -150,7 +150,7 @@ def add_adjoint(v: Tensor, y: Tensor, mask: Tensor, step: int) -> Tensor:
 
 
 def forward_subspace(components: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tensor:
-    """Compute A of the cube E a."""
+    """Compute y = A E a, with the components a and the basis E."""
     dtype = accumulation_dtype(components, basis, mask)
     cube = torch.einsum(
         "bcr,brhw->bchw", _per_sample_basis(basis, components, dtype), components.to(dtype)
@@ -159,7 +159,7 @@ def forward_subspace(components: Tensor, basis: Tensor, mask: Tensor, step: int)
 
 
 def adjoint_subspace(y: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tensor:
-    """Compute Eᵀ of the cube Aᵀy."""
+    """Compute the components EᵀAᵀy."""
     dtype = accumulation_dtype(y, basis, mask)
     cube = adjoint(y.to(dtype), mask, basis.shape[1], step)
     components = torch.einsum("bcr,bchw->brhw", _per_sample_basis(basis, y, dtype), cube)
@@ -171,10 +171,10 @@ def _per_sample_basis(basis: Tensor, value: Tensor, dtype: torch.dtype) -> Tenso
 
 
 def gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
-    """Compute (G + D)⁺ r at every pixel, D = diag(ρ): Moore–Penrose where G + D is singular.
+    """Compute z = (G + D)⁺ r at every pixel, with D = diag(ρ) and the Moore–Penrose inverse.
 
-    A shot whose ρ is infinite at a pixel has z = 0 there, and the others are solved for as if it
-    did not exist.
+    If ρ of a shot is infinite at a pixel, its z there is 0, and those of the other shots are as if
+    this shot did not exist.
     """
     dtype = accumulation_dtype(r, gram, rho)
     g, rho = gram.to(dtype), rho.to(dtype)
@@ -186,9 +186,9 @@ def gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
     d = rho.permute(0, 2, 3, 1).expand(-1, -1, -1, gram.shape[1])
     is_left_out = d == torch.inf
     g = torch.where(is_left_out.unsqueeze(-1) | is_left_out.unsqueeze(-2), 0, g)
-    # Eigenvalues below rounding error count as zero. A small ρ must not be lost in that:
+    # Eigenvalues below rounding error count as zero, but a small ρ must not count as zero:
     # - If ρ is the same for all shots of a pixel, it is added to the eigenvalues of G.
-    # - If it differs between shots, it is added to G. G + D is then scaled from both sides by a
+    # - If ρ differs between shots, it is added to G. G + D is then scaled from both sides by a
     #   diagonal T with T² = 1/diag(G + D), so that the eigenvalues of all shots are comparable.
     #   All undamped shots share one scale. Null vectors have entries in these shots only, hence
     #   T (T (G + D) T)⁺ T is the Moore–Penrose inverse.
@@ -248,8 +248,8 @@ def data_step_backward(
 
         dv = grad − Aᵀw,  dy = w,  dρ = −w·z,  dm = ∂T(dv, ·, z) − ∂T(x, ·, w).
 
-    dm includes the path through the gram, which is a function of the mask. Gradients that are not
-    needed are returned empty.
+    dm includes the path through the gram, which is a function of the mask. An empty tensor is
+    returned for a gradient that is not needed.
     """
     dtype = accumulation_dtype(v, y, mask)
     bands = v.shape[1]
@@ -262,7 +262,7 @@ def data_step_backward(
             grad_rho = rho_gradient(w, z, rho)
         if need_mask:
             x = v + adjoint(z, mask, bands, step)
-            shares = (mask.shape[0] > 1 or v.shape[0] == 1, mask.shape[2] > 1)
-            grad_mask = mask_adjoint(grad_v, z, step, *shares)
-            grad_mask -= mask_adjoint(x, w, step, *shares)
+            flags = (mask.shape[0] > 1 or v.shape[0] == 1, mask.shape[2] > 1)
+            grad_mask = mask_adjoint(grad_v, z, step, *flags)
+            grad_mask -= mask_adjoint(x, w, step, *flags)
     return torch.empty_like(v).copy_(grad_v), w.to(y.dtype), grad_mask, grad_rho

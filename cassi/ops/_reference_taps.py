@@ -1,4 +1,4 @@
-"""Pure-torch reference of cameras with a shift and a spread per band, see `cassi.ops._taps`.
+"""Pure-torch reference of cameras that shift and spread each band; see `cassi.ops._taps`.
 
 Shapes are canonical: cubes (B, C, H, W), masks (1|B, K, 1|C, H, W), measurements (B, K, H, D), taps
 (1|B, C, T), starts (1|B, C), whole numbers, and grams (1|B, T·K, K, H, D). With `codes_spread` the
@@ -21,7 +21,10 @@ MIN_PIVOT_FRACTION = {torch.float64: 1e-13}
 def _overlaps(
     taps: Tensor, starts: Tensor, width: int, detector: int, codes_spread: bool
 ) -> Iterator[tuple[slice, int, Tensor, slice, slice, slice]]:
-    """Yield (samples, band, tap, columns of cube, of mask, of detector) of taps on the detector."""
+    """Yield samples, band, value and columns of each tap that puts light on the detector.
+
+    The columns are slices of the cube, of the mask, and of the detector.
+    """
     # Samples that share taps and starts are handled together.
     for s, row in enumerate(starts.tolist()):
         samples = slice(None) if len(starts) == len(taps) == 1 else slice(s, s + 1)
@@ -104,7 +107,7 @@ def add_adjoint_taps(
 
 
 def cube_width(mask: Tensor, taps: Tensor, codes_spread: bool) -> int:
-    """Return the number of columns of the cube that a mask is for."""
+    """Return the number of columns of a cube that fits a mask."""
     mask_width = mask.shape[-1]
     if codes_spread and mask_width < taps.shape[-1]:
         raise ValueError(
@@ -176,8 +179,8 @@ def band_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
             lower[u, u - j] = factor = entry * inverse[j]
             pivot = pivot - factor * entry
             value = value - factor * z[j]
-        # A pixel without light, one that depends on earlier pixels, and one with an infinite ρ
-        # (1 / pivot = 0) get z = 0. The comparison is false for NaN, which so reaches the result.
+        # z = 0 for a pixel without light, for a pixel that depends on earlier pixels, and for an
+        # infinite ρ (1 / pivot = 0). The comparison is false for NaN, so NaN reaches the result.
         is_dark = pivot <= threshold * total
         pivots[u] = torch.where(is_dark, 0, pivot)
         inverse[u] = torch.where(is_dark, 0, 1 / pivot)

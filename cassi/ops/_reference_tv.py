@@ -4,10 +4,10 @@ The dual (p, q) has one value per vertical and horizontal edge of every band, an
 
     u = x + div(p, q),   |(p, q)| ≤ weight
 
-at each pixel. The norm |·| is that of the two values of each band for BAND. For FROBENIUS it is the
-Frobenius norm of the 2×C matrix of all bands, for NUCLEAR the spectral norm of that matrix, which
-is dual to the nuclear norm. One iteration is a projected gradient step of length 1/8, the inverse
-of the Lipschitz constant of the dual gradient in two dimensions.
+at each pixel. BAND takes the norm |·| of the two values of each band. FROBENIUS takes the Frobenius
+norm of the 2×C matrix of all bands, and NUCLEAR the spectral norm of this matrix, which is dual to
+the nuclear norm. One iteration is a projected gradient step of length 1/8, the inverse of the
+Lipschitz constant of the dual gradient in two dimensions.
 
 Canonical shapes: cube `(B, C, H, W)`, weight `(1|B,)`, dual `(B, 2, C, H, W)` in the dtype of the
 sums.
@@ -47,7 +47,7 @@ def tv_prox(x: Tensor, weight: Tensor, iterations: int, norm: int) -> Tensor:
 def tv_prox_dual(
     x: Tensor, weight: Tensor, dual: Tensor | None, iterations: int, norm: int
 ) -> tuple[Tensor, Tensor]:
-    """Take the steps of `tv_prox` from a given dual; return the last dual too."""
+    """Take the steps of `tv_prox`, starting from a dual; also return the last dual."""
     dtype = accumulation_dtype(x)
     image = x.to(dtype)
     if not x.numel():  # differences of an empty image are an error
@@ -127,8 +127,8 @@ def iterate(
 def _project_spectral(p: Tensor, q: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
     """Project the 2×C matrix (p; q) of every pixel onto the ball of spectral norm `limit`.
 
-    The projection is f(S) (p; q), with S = (p; q)(p; q)ᵀ and f(s) = min(1, limit/√s). S is 2×2, and
-    f(S) is the linear function of S that has the right values at its two eigenvalues.
+    The projection is f(S) (p; q), with S = (p; q)(p; q)ᵀ and f(s) = min(1, limit/√s). S is 2×2. So
+    f(S) equals the linear function of S that agrees with f at the two eigenvalues.
     """
     floor = torch.finfo(p.dtype).tiny
 
@@ -180,7 +180,7 @@ def _recorded_backward(
 
 
 def divergence(p: Tensor, q: Tensor) -> Tensor:
-    """Subtract from every edge's value that of the edge before it, along both axes."""
+    """Subtract from each edge's value the value of the edge before it; add both axes."""
     return (p - pad(p, (0, 0, 1, -1))) + (q - pad(q, (1, -1)))
 
 

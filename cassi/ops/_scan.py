@@ -72,7 +72,7 @@ def selective_scan(u: Tensor, delta: Tensor, rates: Tensor, b: Tensor, c: Tensor
 
 # Pure-torch references, the specification of the compiled kernels. Sums run in float32 at least.
 
-# Channels of a group, over which a kernel sums the gradients of b and c.
+# A kernel sums the gradients of b and c over groups of so many channels. The caller adds the sums.
 CHANNELS_PER_GROUP = 16
 
 

@@ -20,8 +20,8 @@ def convolve1d(a: Tensor, v: Tensor) -> Tensor:
 
         out[n] = Σ_m a[n − m] v[m],   n = 0 … N+M−2
 
-    For one pair of rows it equals `numpy.convolve`; here every row has its own kernel. It computes
-    all N·M products, so the shorter of the two should be short.
+    For one signal and one kernel the result is that of `numpy.convolve`. Here every row has its own
+    kernel. All N·M products are computed, so either signals or kernels should be short.
 
     Args:
         a: signals `(..., N)`.
@@ -45,7 +45,7 @@ def convolve1d(a: Tensor, v: Tensor) -> Tensor:
                 f"got shape {shape_of(value)}"
             )
     check_same_device(a=a, v=v)
-    # Compared from the right, as broadcasting aligns dimensions.
+    # Dimensions are compared from the right, because broadcasting aligns them there.
     for rows, other_rows in zip(a.shape[-2::-1], v.shape[-2::-1], strict=False):
         if rows != other_rows and rows != 1 and other_rows != 1:
             raise ValueError(
@@ -66,8 +66,8 @@ def trilinear(features: Tensor, points: Tensor) -> Tensor:
         out = Σ_{i,j,k} w_i(u₀) w_j(u₁) w_k(u₂) features[4i + 2j + k],
         u = (p + 1)/2,   w_0(u) = 1 − u,   w_1(u) = u
 
-    The cell reaches from −1 to +1 along each axis. Points are not clamped; outside of the cell the
-    same polynomial applies.
+    The cell reaches from −1 to +1 along each axis. Points are not clamped: outside of the cell, the
+    same polynomial extrapolates.
 
     Args:
         features: `(N, 8, F)`, corners in the order 000, 001, 010, 011, 100, 101, 110, 111; the
@@ -141,8 +141,8 @@ def sample_volume(volume: Tensor, points: Tensor) -> Tensor:
     for axis, size in enumerate(sizes):
         corner = torch.stack((lower[axis], upper[axis]), 1)
         index = index * size + corner.reshape(-1, *(2 if a == axis else 1 for a in range(3)))
-    # The gradient of an embedding is summed in a fixed order. That of an index with tensors is
-    # summed by threads in any order (on CPUs, in float32), so its bits would change.
+    # The gradient of an embedding is summed in a fixed order. If a tensor is indexed instead,
+    # threads sum the gradient in any order (on CPUs, in float32), so its bits would change.
     rows = volumes.to(dtype).movedim(1, -1).flatten(0, -2)
     result = kernels.trilinear(embedding(index.flatten(1), rows), torch.stack(positions, 1))
     return result.to(volume.dtype).reshape(*points.shape[:-1], result.shape[-1])
@@ -247,8 +247,8 @@ def _reference_trilinear_backward(
 
 def sum_in_order(values: Tensor) -> Tensor:
     """Sum along the last dimension, `(R, N)` → `(R,)`, with the same bits for any thread count."""
-    # torch divides one long sum among its threads, so the bits would depend on their number. The
-    # sums of short pieces are not divided.
+    # torch divides a long sum among its threads, so the bits would depend on the number of threads.
+    # The sum of a short piece is not divided.
     size = min(_CHUNK_SIZE, values.shape[1])
     return pad(values, (0, -values.shape[1] % size)).unflatten(1, (-1, size)).sum(2).sum(1)
 

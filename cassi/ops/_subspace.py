@@ -1,4 +1,4 @@
-"""The camera applied to the components of a cube in a spectral basis, without forming the cube."""
+"""Operators that apply a camera to spectral components of a cube, without forming the cube."""
 
 import torch
 from torch import Tensor
@@ -9,12 +9,12 @@ from cassi.ops._recording import Context, Gradients
 
 
 def forward_subspace(components: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tensor:
-    """Apply the camera to the cube E a, given by its components: y = A E a.
+    """Apply the camera to the cube E a, from its components a in the basis E: y = A E a.
 
     Args:
         components: a, `(B, R, H, W)` or `(R, H, W)`.
         basis: E, `(C, R)`, or `(B, C, R)` for one per sample.
-        mask: transmission, see the module's shapes.
+        mask: transmission, in a shape that `cassi.ops` lists.
         step: dispersion, pixels per band; if negative, the last band has offset 0.
 
     Returns:
@@ -51,7 +51,7 @@ def adjoint_subspace(y: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tenso
     Args:
         y: measurement `(B, K, H, W')` or `(K, H, W')`.
         basis: E, `(C, R)`, or `(B, C, R)` for one per sample.
-        mask: transmission, see the module's shapes.
+        mask: transmission, in a shape that `cassi.ops` lists.
         step: dispersion, pixels per band.
 
     Returns:
@@ -88,7 +88,7 @@ def _fake_adjoint(y: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tensor:
 def _shared_gradients(
     ctx: Context, components: Tensor, basis: Tensor, mask: Tensor, y: Tensor, basis_index: int
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of basis and mask, arguments number `basis_index` and the next one."""
+    """Return the gradients of basis and mask, which are the arguments from `basis_index` on."""
     (step,) = ctx.constants
     grad_basis = grad_mask = None
     if ctx.needs_input_grad[basis_index]:

@@ -1,20 +1,20 @@
-"""Operators of cameras that shift each band by its own offset, whole or not, and may spread it.
+"""Operators of cameras that shift each band by any offset, and may spread it over pixels.
 
     y[k, h, w'] = Σ_c Σ_t a[c, t] · (m·x)[k, c, h, w' − s(c) − t],   0 <= w' < D
 
 Band c starts at detector column s(c), a whole number of any sign. Each of its pixels is spread over
-T neighbours by the taps a[c]. Two taps shift by a fraction of a pixel; more taps are a line spread.
-Light beside the detector is lost.
+T neighbours by the taps a[c]. Two taps shift a band by a fraction of a pixel; more taps form a line
+spread function. Light that falls beside the detector is lost.
 
 A mask may also code the bands after they are spread (`after`, in private functions `codes_spread`).
 It then has W + T − 1 columns, one for each detector column that a band falls on:
 
     y[k, h, w'] = Σ_c m[k, c, h, w' − s(c)] · Σ_t a[c, t] x[c, h, w' − s(c) − t]
 
-With Q(x, m, a, y) = Σ a[c,t] · m·x · (y shifted back by s(c) + t), the operators `forward_taps`,
-`adjoint_taps` and `mask_adjoint_taps` are the derivatives of Q with respect to y, x and m. The
-derivative with respect to a is computed by adjoints. So every gradient is made of these three
-operators, to any order.
+Let Q(x, m, a, y) = Σ a[c,t] · m·x · (y shifted back by s(c) + t). The operators `forward_taps`,
+`adjoint_taps` and `mask_adjoint_taps` are the derivatives of Q with respect to y, x and m. Adjoints
+compute the derivative with respect to a. So gradients of any order are composed of these three
+operators.
 """
 
 import math
@@ -105,7 +105,7 @@ def forward_taps(
 
     Args:
         x: cube `(B, C, H, W)` or `(C, H, W)`.
-        mask: transmission, see the module's shapes.
+        mask: transmission, in a shape that `cassi.ops` lists.
         taps: `(C, T)`, or `(B, C, T)`.
         starts: detector column of the first tap of column 0, int64, `(C,)` or `(B, C)`.
         detector: columns D.
@@ -141,7 +141,7 @@ def adjoint_taps(
 
     Args:
         y: measurement `(B, K, H, D)` or `(K, H, D)`.
-        mask: transmission, see the module's shapes.
+        mask: transmission, in a shape that `cassi.ops` lists.
         taps: `(C, T)`, or `(B, C, T)`.
         starts: int64, `(C,)` or `(B, C)`.
         channels_last: return the cube with its bands innermost in memory (for convolutions).
@@ -173,7 +173,7 @@ def add_adjoint_taps(
     Args:
         v: cube `(B, C, H, W)`.
         y: measurement `(B, K, H, D)`.
-        mask: transmission, see the module's shapes.
+        mask: transmission, in a shape that `cassi.ops` lists.
         taps: `(C, T)`, or `(B, C, T)`.
         starts: int64, `(C,)` or `(B, C)`.
         after: the mask codes bands after they are spread.
@@ -205,10 +205,10 @@ def gram_taps(
 
         G[d·K + k, l, h, w'] = Σ_c Σ_t a[c, t] a[c, t + d] (m_k m_l)[c, h, w' − s(c) − t]
 
-    This is the coupling of shot k at column w' and shot l at column w' + d, 0 <= d < T.
+    This element couples shot k at column w' with shot l at column w' + d, for 0 <= d < T.
 
     Args:
-        mask: transmission, see the module's shapes.
+        mask: transmission, in a shape that `cassi.ops` lists.
         taps: `(C, T)`, or `(B, C, T)`.
         starts: int64, `(C,)` or `(B, C)`.
         detector: columns D.
@@ -230,8 +230,9 @@ def gram_taps(
     _checks.check_bands(m, bands)
     shots, height, width = m.shape[1], m.shape[3], _crop_mask(m, taps, after).shape[-1]
     m = m.expand(samples, -1, -1, -1, -1)
-    # G is A applied to cubes that hold the masks: shot l is the cube, and all shots k are the mask.
-    # If the mask codes spread bands, the product of both masks is the mask of a cube of ones.
+    # G is A applied to masks in place of cubes: the mask of shot l is the cube, and the masks of
+    # all shots k are the mask. If the mask codes spread bands, the product of both masks is the
+    # mask, and the cube is 1.
     cubes = m.expand(-1, -1, bands, -1, -1).flatten(0, 1)
     masks, other_masks = m.repeat_interleave(shots, 0), m.flatten(0, 1).unsqueeze(1)
     white = m.new_ones(1).expand(samples * shots, bands, height, width)
@@ -252,10 +253,10 @@ def gram_taps(
 def band_solve(r: Tensor, gram: Tensor, rho: float | Tensor = 0.0) -> Tensor:
     """Solve (G + diag ρ) z = r directly, in float64, with G of `gram_taps`.
 
-    If detector pixels depend linearly on others (one that no light reaches, or two that measure the
-    same pixel of the cube), z is zero in the later of them. That is still a solution for every
-    r = A x. Where ρ is infinite, z is zero for any r, and the other pixels are solved for as if
-    that one did not exist.
+    z is zero at a detector pixel that depends linearly on the pixels before it. Examples are a
+    pixel without light, and the second of two pixels that measure the same pixel of the cube. For
+    every r = A x this is still a solution. If ρ is infinite at a pixel, z is zero there for any r,
+    and at the other pixels z is as if this pixel did not exist.
 
     Args:
         r: `(B, K, H, D)`.
@@ -431,7 +432,7 @@ def _backward_add_adjoint_taps(ctx: Context, g: Tensor) -> Gradients:
 
 
 def _adjoint_gradients(ctx: Context, g: Tensor, codes_spread: bool, y_index: int) -> Gradients:
-    """Return the gradients of Aᵀy from y on, which is tensor number `y_index`, to the flag."""
+    """Return the gradients of y, mask, taps, starts and one flag; y is saved tensor `y_index`."""
     y, mask, taps, starts = ctx.saved_tensors[y_index:]
     need_y, need_mask, need_taps = ctx.needs_input_grad[y_index : y_index + 3]
     y_gradient = (
@@ -476,7 +477,7 @@ def _backward_mask_adjoint_taps(ctx: Context, g: Tensor) -> Gradients:
 )
 def _backward_band_solve(ctx: Context, g: Tensor) -> Gradients:
     def product(w: Tensor, z: Tensor, gram: Tensor) -> Tensor:
-        # The gram stores each coupling d > 0 once; in G it is above and below the diagonal.
+        # The gram stores each coupling d > 0 once, but G has it above and below the diagonal.
         w, z = w.to(gram.dtype), z.to(gram.dtype)
         parts = [_shifted_product(w, z, 0)]
         for distance in range(1, gram.shape[1] // w.shape[1]):

@@ -63,17 +63,17 @@ def tv_prox(
 
     The method is a fixed number of projected-gradient iterations on the dual problem with step 1/8
     (Chambolle, 2005; Frobenius: Bresson and Chan, 2008; nuclear: Holt, 2014). Differences are
-    forward, with replicated borders. In an iterative solver, start from the dual of the last call:
-    two or three iterations then suffice.
+    forward, with replicated borders. If an iterative solver starts each call with the dual of the
+    call before, two or three iterations suffice.
 
     Args:
         x: cube `(B, C, H, W)` or `(C, H, W)`.
         weight: in the unit of x, >= 0; a number or one value per sample.
         iterations: number of dual iterations, >= 0.
         norm: `band`, `frobenius` or `nuclear`, see above.
-        dual: the first dual, `(B, 2, C, H, W)` (without B if x has none), from an earlier call;
-            zero if None.
-        return_dual: return the last dual as well.
+        dual: the dual to start with, `(B, 2, C, H, W)` (without B if x has none), from an earlier
+            call. None starts with zero.
+        return_dual: whether to return the last dual as well.
 
     Returns:
         Cube shaped like x; with `return_dual` also the dual, in float32 at least.
@@ -83,7 +83,7 @@ def tv_prox(
         ValueError: wrong shape, a negative weight or iteration count, or an unknown norm.
     """
     x, squeeze = _checks.canonical_batch("x", x, "a cube (B, C, H, W) or (C, H, W)")
-    limit = _checks.per_sample("weight", weight, x)
+    limit = _checks.canonical_parameter("weight", weight, x)
     iterations = _checks.check_int("iterations", iterations, minimum=0)
     if norm not in NORMS:
         raise ValueError(f"norm: expected one of {', '.join(NORMS)}, got {norm!r}")
@@ -142,8 +142,8 @@ def _gradients(
         )
         dlimit = dlimit.sum(0, keepdim=True) if weight.numel() == 1 else dlimit
         return dx, dlimit.to(weight.dtype), None if dual is None else ddual.to(dual.dtype)
-    # A second derivative may be needed: differentiate the iterations by autograd. Saved tensors may
-    # not require a gradient here, so zeros that do are added to them.
+    # If a second derivative may be needed, autograd differentiates the iterations. The saved
+    # tensors may not require a gradient, so zeros that require one are added to them.
     inputs = x, weight, dual
     zeros = [
         leaf_of_zeros(value) if is_needed and value is not None else None

@@ -2,11 +2,12 @@
 
     python -m scripts.benchmarks.authors saunet_1stg=CLONE lambda_net=CLONE lade_dun_3stg=CLONE
 
-CLONE is a checkout of the repository that docs/reference/networks.md names. Its code is executed,
-so its imports must be installed (einops and timm, for most); `.cuda()` in it does nothing here.
-Both networks get the weights of ours, a random 256×256 mask and a random scene, and are timed one
-after the other. `difference` is the largest one of the cubes, relative to the largest value. A
-ratio below 1 says that ours is faster. bf16 is bfloat16 by autocast, with channels_last.
+CLONE is a checkout of the authors' repository, which docs/reference/networks.md names. Its code is
+executed, so the packages that it imports must be installed (for most, einops and timm). Its calls
+of `.cuda()` do nothing here. Both networks get the weights of ours, a random 256×256 mask and a
+random scene, and are timed one after the other. `difference` is the largest difference of the two
+cubes, relative to the largest value. If a ratio is below 1, our network is faster. bf16 is bfloat16
+by autocast, with channels_last.
 """
 
 import importlib
@@ -40,7 +41,7 @@ class Authors(NamedTuple):
         cls: name of the class.
         inputs: returns the arguments of a call, from y `(1, 1, H, W')`, Φ `(1, C, H, W')` and the
             camera.
-        make: makes the network of that class.
+        make: makes the network from the class.
     """
 
     folder: str
@@ -51,7 +52,7 @@ class Authors(NamedTuple):
 
 
 def with_norm(y: Tensor, masks: Tensor, camera: cassi.SDCassi) -> tuple[Any, ...]:
-    """Return y and (Φ, Σ Φ², its zeros raised to 1)."""
+    """Return y and the pair (Φ, Σ_c Φ²); zeros of the sum become 1, as it is a divisor."""
     norm = masks.square().sum(1)
     return y[:, 0], (masks, torch.where(norm == 0, 1, norm))
 
@@ -110,10 +111,10 @@ AUTHORS = {
 
 
 def main(arguments: list[str] | None = None) -> list[Row]:
-    """Time the networks of the command line; return name, difference and both ratios of each."""
+    """Time the networks of the command line; return the name, difference and ratios of each."""
     parser = Parser(__doc__)
     parser.add_argument("networks", nargs="+", metavar="NAME=CLONE")
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each network")
+    parser.add_argument("--seconds", type=float, default=10.0, help="time for each network")
     options = parser.parse_args(arguments)
     pairs = [text.partition("=")[::2] for text in options.networks]
     for name, clone in pairs:
@@ -146,7 +147,7 @@ def compare(name: str, clone: Path, seconds: float, table: Table) -> Row:
     half.load_state_dict(ours.state_dict())
 
     def run(network: nn.Module, *inputs: Any, use_bfloat16: bool = False) -> Tensor:
-        # Some networks draw random numbers: both must draw the same ones.
+        # Some networks draw random numbers. Both networks must draw the same numbers.
         torch.manual_seed(0)
         with torch.autocast("cpu", torch.bfloat16, enabled=use_bfloat16):
             output = network(*inputs)
@@ -182,7 +183,10 @@ def load_authors(authors: Authors, clone: Path, ours: nn.Module) -> nn.Module:
     network = authors.make(cls)
     missing, unknown = network.load_state_dict(ours.state_dict(), strict=False)
     if unknown or any(key in dict(network.named_parameters()) for key in missing):
-        raise SystemExit(f"{authors.cls}: expected our names of weights, differing in {unknown}")
+        raise SystemExit(
+            f"{authors.cls}: expected the names of our weights, got none for {unknown}; "
+            f"further names: {missing}"
+        )
     return network.eval()
 
 

@@ -1,14 +1,15 @@
-"""Measure time and memory of reconstructions, up to scenes larger than the memory, in blocks.
+"""Measure time and memory of reconstructions of large scenes, as a whole and in blocks.
 
     python -m scripts.benchmarks.big_scenes                            # 256² to 1024², 28 bands
     python -m scripts.benchmarks.big_scenes --sizes 4096 --bands 100 --budget 4GiB
-    python -m scripts.benchmarks.big_scenes --halos 0 16 40            # blocked against whole
+    python -m scripts.benchmarks.big_scenes --halos 0 16 40            # blocks against the whole
 
-The scene is the bundled one, tiled and mirrored, each tile with another brightness. It is measured
-in strips of rows, so it is never in memory as a whole. Every reconstruction runs in a process of
-its own, whose peak memory is measured. Seconds are wall-clock time, and CPU time, which a busy
-machine does not lengthen. Options after `--` go to cassi-reconstruct. With --halos each size is
-also reconstructed without blocks, and the table has the largest and the root mean square difference
+The scene repeats the bundled scene in tiles. Every second tile is mirrored, and each tile has
+another brightness. The scene is measured in strips of rows, so it is never in memory as a whole and
+may be larger than the memory. Every reconstruction runs in a process of its own, whose peak memory
+is measured. The table has wall-clock seconds, and CPU seconds, which a busy machine does not
+lengthen. Options after `--` go to cassi-reconstruct. With --halos each size is also reconstructed
+without blocks. The table then has the largest and the root mean square difference of both cubes,
 relative to the signal level.
 """
 
@@ -32,8 +33,8 @@ from cassi.solvers import signal_level
 from scripts.benchmarks.tables import Parser, Table
 
 STRIP_ROWS = 128  # half of the bundled scene
-# Runs a command and prints its peak memory. That of children is the largest of all, so a process is
-# needed that has no other child.
+# This program runs a command and prints its peak memory. The system only tells the largest peak of
+# all children of a process, so the command needs a parent without other children.
 PROGRAM = (
     "import resource, subprocess, sys; "
     "code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode; "
@@ -60,7 +61,7 @@ def make_scene(folder: Path, size: int, bands: int) -> list[str]:
 def tile_rows(scene: Tensor, strip: slice, width: int) -> Tensor:
     """Return rows of the big scene `(C, rows, width)`.
 
-    Every second tile is mirrored, so that tiles join without an edge.
+    Every second tile is mirrored, so that neighbouring tiles join without an edge.
     """
     side = scene.shape[1]
     rows = torch.arange(strip.start, strip.stop)
@@ -74,7 +75,7 @@ def tile_rows(scene: Tensor, strip: slice, width: int) -> Tensor:
 
 
 def reconstruct(folder: Path, *settings: str) -> dict[str, Any]:
-    """Run cassi-reconstruct; return its metrics.json, and its peak memory in GiB."""
+    """Run cassi-reconstruct; return the content of its metrics.json, and its peak memory in GiB."""
     words = ["cassi", "reconstruct", "output.progress=false", f"hydra.run.dir={folder}", *settings]
     command = [sys.executable, "-c", PROGRAM, sys.executable, "-m", *words]
     process = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
@@ -83,7 +84,7 @@ def reconstruct(folder: Path, *settings: str) -> dict[str, Any]:
 
 
 def compare(cube: Path, reference: Path, settings: list[str], bands: int) -> tuple[float, float]:
-    """Return the largest and the root mean square difference over the signal level.
+    """Return the largest and the root mean square difference, relative to the signal level.
 
     `settings` are the options of measurement and mask that `make_scene` returns.
     """
@@ -95,7 +96,7 @@ def compare(cube: Path, reference: Path, settings: list[str], bands: int) -> tup
 
 
 def main() -> None:
-    """Print a row for each size, and for each halo."""
+    """Print a row for each size and halo."""
     parser = Parser(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[256, 512, 1024])
     parser.add_argument("--bands", type=int, default=28)

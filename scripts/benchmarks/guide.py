@@ -1,14 +1,15 @@
-"""Measure the gain by a guide camera: one in place, one out of place, and one of another scene.
+"""Measure how much a guide camera improves reconstructions.
 
     python -m scripts.benchmarks.guide                     # CAVE's three validation scenes
     python -m scripts.benchmarks.guide data=cave_test      # the five test scenes
     python -m scripts.benchmarks.guide --methods self_supervised pretrained
 
-The picture of a guide is simulated from the truth, with 1 % of noise. Out of place it is shifted by
-3 pixels, rotated by 0.5° and shows 2 % more of the scene; beyond the border of the truth it repeats
-the border. `known` is the same picture, with its true motion given to the method. `another scene`
-is the picture of the next scene of the list. The table has PSNR, gain, and the time relative to
-that of the method alone.
+The picture of a guide is simulated from the truth, with 1 % of noise. The rows `pan` and `RGB` have
+a picture that lies on the cube. In the rows `out of place` the picture is shifted by 3 pixels,
+rotated by 0.5° and shows 2 % more of the scene; beyond the border of the truth it repeats the
+border. In the rows `known` the method gets the true motion of such a picture. In the rows `another
+scene` it gets the picture of the next scene of the list. The table has the PSNR, the gain over the
+method without a guide, and the time relative to that method.
 """
 
 import math
@@ -32,7 +33,8 @@ from cassi.viz.color import cie_response
 from scripts.benchmarks.tables import Parser, Table
 
 NOISE = 0.01
-# Shift down and to the right (pixels), angle, logarithm of the scale: see `guide_search.move`.
+# Shift down and to the right (pixels), angle, logarithm of the scale; see `find_motion` of
+# `cassi.guide_search`.
 MOTION = torch.tensor([2.0, -2.24, math.radians(0.5), math.log(1 / 1.02)], dtype=torch.float64)
 
 
@@ -67,7 +69,7 @@ class Scene:
 
 
 def undo_motion(picture: Tensor, motion: Tensor) -> Tensor:
-    """Return the picture that `move(…, motion)` turns into this one, by splines of degree 5."""
+    """Return the picture that the motion turns into this one, by splines of degree 5."""
     down, right, angle, log_scale = motion.tolist()
     c, s = math.cos(angle) * math.exp(log_scale), math.sin(angle) * math.exp(log_scale)
     inverse = np.linalg.inv([[c, -s], [s, c]])
@@ -79,7 +81,7 @@ def undo_motion(picture: Tensor, motion: Tensor) -> Tensor:
 
 
 def load_scenes(overrides: list[str]) -> list[Scene]:
-    """Load the scenes of a data set, through its mask."""
+    """Load the scenes of a data set, and simulate their snapshots through its mask."""
     benchmark = load_benchmark(compose_settings(overrides, kind=Evaluate))
     scenes = []
     for name in benchmark.scenes:
@@ -96,7 +98,7 @@ def main() -> None:
     """Print the tables of each method."""
     parser = Parser(__doc__)
     parser.add_argument("--methods", nargs="+", default=["auto"])
-    parser.add_argument("overrides", nargs="*", default=["data=cave"], help="of cassi-evaluate")
+    parser.add_argument("overrides", nargs="*", default=["data=cave"], help="for cassi-evaluate")
     options = parser.parse_args()
     scenes = load_scenes(options.overrides)
     for method in options.methods:
@@ -111,7 +113,7 @@ def print_method(method: str, scenes: list[Scene]) -> None:
     def run(scene: Scene, guide: Any = None, system: Any = None) -> tuple[float, float]:
         camera = scene.system if system is None else system
         start = time.perf_counter()
-        # A guide that is not believed gives a warning, which the table shows as no gain.
+        # A refused guide gives a warning. The table shows it as a gain of 0, so it is not printed.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             x = cassi.reconstruct(scene.y, camera, method, align=False, guide=guide)

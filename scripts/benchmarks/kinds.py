@@ -1,22 +1,25 @@
-"""Measure methods on a panel of scenes and cameras, whose rows are those of the model card.
+"""Measure methods on the panel of the model card: kinds of scenes, cameras, and real captures.
 
     python -m scripts.benchmarks.kinds                                # the weights of the package
-    python -m scripts.benchmarks.kinds --weights DIR/ema.safetensors  # others beside them
+    python -m scripts.benchmarks.kinds --weights DIR/ema.safetensors  # other weights beside them
     python -m scripts.benchmarks.kinds --rows text page laser
 
 The table has the PSNR of `auto`, dB, and the gain of each set of weights over it. Its rows are:
 
-- kinds of scenes, 128×128, through the bundled mask, every second frame with noise of 35 dB:
-  synthetic scenes (`cassi.data.synthetic.patterns`); the validation scenes of CAVE as they are,
-  under another illuminant, lifted from a photograph, and under measured narrow-band illuminants;
-  pairs of metamers, printed pages, and laser speckle, from measured spectra;
-- cameras that take the validation scenes: masks, noise, steps, numbers of bands, masks of other
-  instruments, and digital twins, whose camera differs a little from the nominal one;
-- captures of two instruments, whose truth nobody knows: −20 log₁₀ of the error at held-out pixels.
+- kinds of scenes, 128×128, through the bundled mask. Every second frame has noise of 35 dB. The
+  scenes are synthetic (`cassi.data.synthetic.patterns`), or the validation scenes of CAVE: as they
+  are, under another illuminant, projected to RGB and lifted back to a cube, or under measured
+  narrow-band illuminants. Three kinds have measured spectra: pairs of metamers, printed pages, and
+  laser speckle;
+- cameras that take the validation scenes. They differ in mask, noise, step and number of bands.
+  Some have the mask of another instrument, and some are digital twins, whose true camera differs a
+  little from the nominal one;
+- captures of two instruments, without a truth. Their score is −20 log₁₀ of the error at held-out
+  pixels.
 
-Every method gets the camera that the commands would give it: the nominal one, with its mask aligned
-if the alignment is certain (`cassi.pipeline.align.align`). Synthetic kinds need no data; all other
-rows need `$CASSI_DATA`, and are left out without it.
+Every method gets the camera that the commands would give it: the nominal camera, with its mask
+aligned if the alignment is certain (`cassi.pipeline.align.align`). Synthetic kinds need no data.
+The other rows need `$CASSI_DATA`, and are left out without it.
 """
 
 import math
@@ -56,7 +59,7 @@ from scripts.benchmarks.tables import Parser, Table, data_folder
 
 BANDS = 28
 NO_AUGMENTATION = Augment(flip=False, rotate=False, splice=0.0, scale=(0.5, 0.5))
-# Kinds that begin with a recorded scene, and its augmentation.
+# Kinds of scenes that are recorded scenes, and how they are augmented.
 RECORDED_KINDS = {
     "scenes": NO_AUGMENTATION,
     "other light": Augment(**{**vars(NO_AUGMENTATION), "illumination": 0.6}),
@@ -64,7 +67,7 @@ RECORDED_KINDS = {
 }
 KINDS = (*RECORDED_KINDS, *PATTERNS, "narrow lights", "metamers", "page", "laser")
 
-# Truth `(1, C, H, W)` or None, measurement, and the camera that methods get.
+# The truth `(1, C, H, W)` or None, the measurement, and the camera that methods get.
 Problem = tuple[Tensor | None, Tensor, Any]
 
 
@@ -72,15 +75,14 @@ class Row(NamedTuple):
     """A row of the panel: scenes and the camera that takes them, or a capture.
 
     Attributes:
-        kind: kind of the scenes, one of `KINDS`; or the capture of an experiment,
-            "EXPERIMENT/NAME".
-        mask: a file below `$CASSI_DATA`, "bundled", or "random" with the fraction of open pixels; 0
-            is a grey mask.
-        bands: number of bands, to which those of the scenes are averaged or interpolated.
+        kind: kind of the scenes, one of `KINDS`; or "EXPERIMENT/NAME", a capture of an experiment.
+        mask: a file below `$CASSI_DATA`, "bundled", or "random" with the fraction of open pixels.
+            The fraction 0 gives a grey mask.
+        bands: number of bands. The bands of the scenes are averaged or interpolated to them.
         step: pixels per band.
         axis: axis of the dispersion.
-        noise: signal to noise ratio in dB, which the scenes take in turn; None is without noise.
-        twin: name of a file of `conf/twin`: the twin takes the frames.
+        noise: signal to noise ratios in dB, which the scenes take in turn; None is without noise.
+        twin: name of a file of `conf/twin`. The frames are taken by this digital twin.
         scenes: number of scenes.
         size: rows and columns.
     """
@@ -97,12 +99,12 @@ class Row(NamedTuple):
 
     @property
     def is_capture(self) -> bool:
-        """Tell whether the row is a capture of an instrument, without a truth."""
+        """Whether the row is a capture of an instrument, without a truth."""
         return "/" in self.kind
 
     @property
     def needs_data(self) -> bool:
-        """Tell whether the row needs a file of `$CASSI_DATA`."""
+        """Whether the row needs a file of `$CASSI_DATA`."""
         return self.kind not in PATTERNS or self.mask != "bundled"
 
     def problems(self) -> Iterator[Problem]:
@@ -129,7 +131,7 @@ class Row(NamedTuple):
                 noise = torch.randn(y.shape, generator=random)
                 y = y + noise * y.square().mean().sqrt() * 10 ** (-snr_db / 20)
             if self.twin is not None:
-                # Its user knows the dark level and the bad pixels, as of any sensor.
+                # The user knows dark level and bad pixels of the twin, as for any sensor.
                 twin = _twin(self.twin)
                 true_camera = twin.true_camera(system)
                 y = twin.measure(x, system, random) - true_camera.dark
@@ -143,7 +145,7 @@ def _align(y: Tensor, system: System) -> System:
 
 
 def _camera(mask: str = "tsa/mask.mat", *noise: float, **settings: Any) -> Row:
-    """Return the row of a camera, which takes the recorded scenes."""
+    """Return the row of a camera that takes the recorded scenes."""
     return Row("scenes", mask, noise=noise or (None,), **settings)
 
 
@@ -178,16 +180,16 @@ PANEL: dict[str, Row] = {
 
 
 def draw_scene(kind: str, k: int, size: int, random: Generator) -> Tensor:
-    """Draw the scene k of a kind: `(28, size, size)`, the largest value about 1."""
+    """Draw scene number k of a kind, `(28, size, size)`; its largest value is about 1."""
     if kind in PATTERNS:
         return draw_pattern(kind, BANDS, size, size, random)
     if kind in _FROM_SPECTRA:
         return _FROM_SPECTRA[kind](size, random)
-    scene = [validation_scenes()[k % 3]]
+    scene = [read_validation_scenes()[k % 3]]
     x = augmented_crop(scene, size, size, RECORDED_KINDS.get(kind, NO_AUGMENTATION), random)
     if kind in RECORDED_KINDS:
         return x
-    # The 40 lamps of the narrowest spectra: those whose peak is highest above their mean.
+    # The 40 lamps with the narrowest spectra: their peaks are highest relative to their means.
     lamps = read_spectra("spd_houser")
     narrow_lamps = lamps[(lamps.amax(1) / lamps.mean(1)).argsort(descending=True)[:40]]
     light = x * (narrow_lamps[_random_integer(40, random)] + 0.01)[:, None, None]
@@ -195,9 +197,9 @@ def draw_scene(kind: str, k: int, size: int, random: Generator) -> Tensor:
 
 
 def _metamers(size: int, random: Generator) -> Tensor:
-    """Draw a chart whose patches have two halves: two spectra of one colour under even light."""
+    """Draw a chart of metamers: the halves of a patch differ in spectrum, but not in colour."""
     papers = read_spectra("sur_nickerson")
-    observer = torch.from_numpy(cie_response(wavelengths()))
+    observer = torch.from_numpy(cie_response(read_wavelengths()))
     # The projection onto spectra that the observer cannot see, Wyszecki's metameric blacks.
     black_projection = torch.eye(BANDS) - torch.linalg.pinv(observer) @ observer
     side = 16
@@ -207,7 +209,7 @@ def _metamers(size: int, random: Generator) -> Tensor:
             first, second = papers[torch.randint(len(papers), (2,), generator=random)]
             black = (second - first) @ black_projection.T
             black[black.abs() < 1e-6] = 0
-            # The largest multiple that keeps the sum a reflectance, in [0, 1], at most 8.
+            # The largest factor, at most 8, with which the sum stays a reflectance, in [0, 1].
             limits = (torch.where(black > 0, 1 - first, -first) / black).nan_to_num(8, 8, 8)
             pair = torch.stack((first, first + 0.95 * limits.min().clamp(0, 8) * black))
             patch = chart[:, top + 1 : top + side - 1, left + 1 : left + side - 1]
@@ -217,7 +219,7 @@ def _metamers(size: int, random: Generator) -> Tensor:
 
 
 def _page(size: int, random: Generator) -> Tensor:
-    """Draw a printed page: letters with soft edges, inks on bright paper, unevenly lit."""
+    """Draw a printed page: soft-edged letters in four inks on bright paper, in uneven light."""
     papers = read_spectra("sur_nickerson")
     order = papers.mean(1).argsort(descending=True)
     letters = draw_pattern("text", 2, 2 * size, 2 * size, random)[:1]
@@ -231,7 +233,7 @@ def _page(size: int, random: Generator) -> Tensor:
 
 
 def _laser(size: int, random: Generator) -> Tensor:
-    """Draw a scene in the light of one to three lasers, with speckle, and of a dim white lamp."""
+    """Draw a scene that one to three lasers light with speckle, and a dim white lamp evenly."""
     band = torch.arange(BANDS).float()
     scene = draw_pattern("leaves", BANDS, size, size, random)
     x = 0.03 * scene
@@ -239,7 +241,8 @@ def _laser(size: int, random: Generator) -> Tensor:
         speckle = draw_pattern("speckle", 1, size, size, random)
         line = torch.exp(-(((band - _random_integer(BANDS, random)) / 1.2) ** 2))
         x += line[:, None, None] * scene * speckle / speckle.mean()
-    # A few grains are much brighter than all others, and would leave the rest nearly black.
+    # A few speckle grains are much brighter than all others. If the scene were divided by its
+    # maximum, the rest would be nearly black.
     return x / torch.quantile(x.amax(0), 0.999)
 
 
@@ -251,7 +254,7 @@ def _random_integer(below: int, random: Generator) -> int:
 
 
 def _mask(name: str, size: int) -> Tensor:
-    """Return the mask of a row, see `Row.mask`."""
+    """Return the mask of a row; see `Row.mask`."""
     if name.startswith("random"):
         density = float(name.split()[1])
         random = torch.Generator().manual_seed(7 if density else 8)
@@ -271,7 +274,7 @@ def _twin(name: str) -> Twin:
 
 
 @lru_cache
-def wavelengths() -> tuple[float, ...]:
+def read_wavelengths() -> tuple[float, ...]:
     """Return the wavelengths of the scenes, nm."""
     nm = compose_settings(["data=cave"], kind=Evaluate).data.given_wavelengths
     assert nm is not None
@@ -279,9 +282,9 @@ def wavelengths() -> tuple[float, ...]:
 
 
 @lru_cache
-def validation_scenes() -> list[Scene]:
+def read_validation_scenes() -> list[Scene]:
     """Read the validation scenes of CAVE, at their full size."""
-    return load_split(data_folder(), "validation", manifest="cave", wavelengths=wavelengths())
+    return load_split(data_folder(), "validation", manifest="cave", wavelengths=read_wavelengths())
 
 
 @lru_cache
@@ -290,7 +293,7 @@ def read_spectra(name: str) -> Tensor:
     table = loadmat(data_folder() / "spectra" / f"{name}.mat")
     first, step, count = table[f"S_{name.partition('_')[2]}"][0]
     table_nm = first + step * np.arange(count)
-    rows = [np.interp(wavelengths(), table_nm, spectrum) for spectrum in table[name].T]
+    rows = [np.interp(read_wavelengths(), table_nm, spectrum) for spectrum in table[name].T]
     return torch.from_numpy(np.stack(rows)).float().clamp(0, 1)
 
 
@@ -309,7 +312,7 @@ def compare(row: Row, methods: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def usable_rows(names: Sequence[str]) -> dict[str, Row]:
+def select_rows(names: Sequence[str]) -> dict[str, Row]:
     """Return the rows of these names, without those whose data are missing."""
     rows = {name: PANEL[name] for name in names}
     has_data = "CASSI_DATA" in os.environ
@@ -330,7 +333,7 @@ def main() -> None:
             methods[name] = prepare(load_shipped(path, size), True, "32-true")
     baseline, *networks = methods
     table = Table("row", f"{baseline}, dB", *(f"{name} − {baseline}" for name in networks))
-    for name, row in usable_rows(arguments.rows).items():
+    for name, row in select_rows(arguments.rows).items():
         scores = compare(row, methods)
         gains = [f"{scores[network] - scores[baseline]:+.2f}" for network in networks]
         table.print(name, f"{scores[baseline]:.2f}", *gains)

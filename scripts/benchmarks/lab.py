@@ -1,12 +1,12 @@
-"""Simulate a random camera of a lab on subpixels, and write the files that the lab has of it.
+"""Simulate a random camera of a lab on subpixels, and write the files that the lab would have.
 
     python -m scripts.benchmarks.lab bench              # the bench of docs/guides/bench.md
     python -m scripts.benchmarks.lab bench --seed 3 --scene cube.tif
 
-The simulation uses no model of the package: mask cells are magnified and rotated over the pixels,
-the dispersion has a curve like that of prisms, the optics blur, and there are a lamp with a
-narrow-band or broadband spectrum, a sensor, stray light and vignetting. The dispersion runs along
-the columns inside of this file; only the files that it writes may have it along the rows.
+The simulation uses no model of the package. The cells of the mask are magnified and rotated
+relative to the pixels. The dispersion is curved like that of a prism, and the optics blur. The lamp
+has a narrow-band or broadband spectrum, and there are a sensor, stray light and vignetting. In this
+module the dispersion runs along the columns. In the written files it may run along the rows.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from torch.nn.functional import avg_pool2d, conv2d, interpolate, pad
 
 # Samples per pixel, in both directions.
 SUBPIXELS = 4
-# Cameras have one of these. With 1, light comes in lines, as most simulations have it; with 4, the
-# light is broadband, as real light is.
+# A camera has one of these numbers. With 1, the light consists of spectral lines, as in most
+# simulations. With 4, it is broadband, as real light is.
 WAVELENGTHS_PER_BAND = (1, 4)
 BANDS = 18
 # Wavelengths of the first and the last band.
 BAND_RANGE_NM = (455.0, 645.0)
-# Range that a filter lets through. From light in lines it selects a single line.
+# Range that a filter lets through. If the light consists of lines, it selects a single line.
 FILTER_WIDTH_NM = 10.0
 KINDS = ("binary", "DMD", "chrome", "grey")
-# A dark frame, a flat frame and a frame through a filter are means of so many frames.
+# A dark frame, a flat frame and a frame through a filter are each the mean of so many frames.
 AVERAGED_FRAMES = 16
 
 
@@ -55,8 +55,8 @@ class Lab:
         masks: `(2, 4 H, 4 W)`, transmission of the masks of two shots.
         bits: bits of the sensor.
         electrons: electrons of a full pixel.
-        dark: `(H, W')`, dark level as a fraction of full scale; hot pixels have more.
-        response: `(H, W')`, response of the pixels; 0 is a dead one.
+        dark: `(H, W')`, dark level as a fraction of full scale; it is higher at hot pixels.
+        response: `(H, W')`, response of the pixels; 0 at a dead pixel.
         blur: standard deviation of the blur of the optics behind the mask, pixels.
         stray_light: light on every pixel as a fraction of the mean, and its slope along the
             dispersion.
@@ -92,7 +92,8 @@ class Lab:
         """Draw a camera.
 
         Args:
-            seed: seed of all random numbers. Their order is part of what a seed means.
+            seed: seed of all random numbers. If they are drawn in another order, the same seed
+                gives another camera.
             shape: rows and columns of its field, pixels; the dispersion is along the columns.
         """
         random = torch.Generator().manual_seed(seed)
@@ -116,10 +117,11 @@ class Lab:
         response = (1 + 0.01 * torch.randn(size, generator=random)) * ~is_dead
         band_width = (BAND_RANGE_NM[1] - BAND_RANGE_NM[0]) / (BANDS - 1)
         wavelengths = tuple(BAND_RANGE_NM[0] + band_width * band for band in range(BANDS))
-        # Neighbouring seeds differ in the mask; after a round of masks the light changes, too.
-        kind_of_light = (seed + seed // len(KINDS)) % len(WAVELENGTHS_PER_BAND)
-        wavelengths_per_band = WAVELENGTHS_PER_BAND[kind_of_light]
-        light = "lines" if wavelengths_per_band == 1 else "all light"
+        # Successive seeds run through the kinds of masks and light. The second term makes each kind
+        # of mask occur with both kinds of light.
+        light_index = (seed + seed // len(KINDS)) % len(WAVELENGTHS_PER_BAND)
+        wavelengths_per_band = WAVELENGTHS_PER_BAND[light_index]
+        light = "lines" if wavelengths_per_band == 1 else "broadband"
         side = "rows" if axis == -2 else "columns"
         description = (
             f"{kind}, {light}, step {sign * step:.2f}, {side}, "
@@ -155,7 +157,7 @@ class Lab:
     def offset_at(self, wavelength: float) -> float:
         """Return the offset of light of one wavelength, pixels."""
         low, high = self.wavelengths[0], self.wavelengths[-1]
-        # The form of a glass by Sellmeier's equation with one resonance, at 0.12 µm.
+        # The refractive index of a glass by Sellmeier's equation with one resonance, at 0.12 µm.
         glass = [1 / ((value / 1000) ** 2 - 0.015) for value in (wavelength, low, high)]
         prism_position = (glass[0] - glass[1]) / (glass[2] - glass[1])
         line_position = (wavelength - low) / (high - low)
@@ -174,7 +176,7 @@ class Lab:
 
         Args:
             cube: `(1, C', h, w)`, reflectance.
-            wavelengths: nm, of its bands; beyond them reflectance is constant.
+            wavelengths: wavelengths of the cube's bands, nm. Beyond them, reflectance is constant.
 
         Returns:
             `(C, wavelengths per band, 4 H, 4 W)`; the largest mean of a band is 1.
@@ -185,7 +187,7 @@ class Lab:
         images = []
         traced_nm = self.traced_wavelengths().flatten().tolist()
         bands = cube.shape[1]
-        # The last position is a little below the last band, so that there is a band above it.
+        # Positions stay a little below the last band, so that there is always a band above.
         positions = np.interp(traced_nm, wavelengths, np.arange(bands)).clip(max=bands - 1.001)
         for wavelength, position in zip(traced_nm, positions.tolist(), strict=True):
             band = int(position)
@@ -197,20 +199,20 @@ class Lab:
         return light / light.mean(1).amax()
 
     def traced_wavelengths(self) -> Tensor:
-        """Return the wavelengths that are traced, nm, `(C, wavelengths per band)`."""
+        """Return the simulated wavelengths, nm, `(C, wavelengths per band)`."""
         width, n = self.wavelengths[1] - self.wavelengths[0], self.wavelengths_per_band
         fractions = (torch.arange(n, dtype=torch.float64) + 0.5) / n - 0.5
         return torch.tensor(self.wavelengths, dtype=torch.float64)[:, None] + width * fractions
 
     def measure(self, scene: Tensor, shot: int = 0) -> Tensor:
-        """Return the light on the detector `(H, W')` of the result of `scene`."""
+        """Return the light on the detector, `(H, W')`, for a scene that `Lab.scene` returned."""
         images = scene.flatten(0, 1) / self.wavelengths_per_band
         return self._disperse(images, self.traced_wavelengths().flatten().tolist(), shot)
 
     def white(self, wavelength: float | None = None, shot: int = 0) -> Tensor:
-        """Return the light of an even white scene on the detector `(H, W')`.
+        """Return the light of an even white scene on the detector, `(H, W')`.
 
-        With a wavelength the light goes through a filter around it.
+        If a wavelength is given, the light goes through a filter around it.
         """
         if wavelength is None:
             traced_nm = self.traced_wavelengths().flatten().tolist()
@@ -225,12 +227,12 @@ class Lab:
     def _disperse(
         self, images: Sequence[Tensor] | Tensor, wavelengths: Sequence[float], shot: int
     ) -> Tensor:
-        """Return the light on the detector of images on the mask, one per wavelength."""
+        """Return the light on the detector, from an image on the mask for each wavelength."""
         height, width = (SUBPIXELS * side for side in self.shape)
         margin = 4 * SUBPIXELS
         light = torch.zeros(height, SUBPIXELS * self.detector + 2 * margin)
         for image, wavelength in zip(images, wavelengths, strict=True):
-            # A shift by parts of a subpixel is interpolated linearly.
+            # A shift by a fraction of a subpixel is interpolated linearly.
             position = SUBPIXELS * self.offset_at(wavelength) + margin
             first = math.floor(position)
             coded_image = self.masks[shot] * image
@@ -246,12 +248,12 @@ class Lab:
         return y + fraction * y.mean() * (1 + slope * torch.linspace(-1, 1, y.shape[1]))
 
     def expose(self, light: Tensor, fill: float, repeats: int, seed: int) -> np.ndarray:
-        """Take frames of light `(H, W')` and return their mean, counts.
+        """Take frames of light `(H, W')`, and return their mean, counts.
 
         Args:
-            light: in any unit.
-            fill: fraction of full scale that the 99.9 % quantile of the light reaches; 0 is a dark
-                frame.
+            light: light on the detector, in any unit.
+            fill: fraction of full scale that the 99.9 % quantile of the light reaches; 0 gives a
+                dark frame.
             repeats: number of frames.
             seed: seed of the noise.
         """
@@ -266,14 +268,14 @@ class Lab:
         return (total / repeats).numpy()
 
     def write_files(self, folder: Path, scene: Tensor) -> dict[str, Any]:
-        """Write the files of the lab: frames, the camera as its user has it, and the true camera.
+        """Write the files of the lab: frames, the user's camera file, and the true camera.
 
         The user has cut the mask by hand from the frame of the middle filter, and takes the mean
-        step between the outermost bands for the dispersion.
+        step between the outermost bands as the dispersion.
 
         Args:
             folder: the folder of the files.
-            scene: result of `scene`.
+            scene: the light of a scene, from `Lab.scene`.
 
         Returns:
             The contents of camera.yaml.
@@ -294,8 +296,8 @@ class Lab:
         }
         counts = {name: frame.round().astype(np.uint16) for name, frame in frames.items()}
         without_dark = {name: frame - frames["dark"] for name, frame in frames.items()}
-        # A pixel is bad if its dark level is 2 % of full scale off, or if it responds to less than
-        # half of the light.
+        # A pixel is bad if its dark level differs from the median by 2 % of full scale, or if its
+        # response is less than half of the median.
         dark_level, flat = np.median(frames["dark"]), without_dark["flat"]
         is_bad = np.abs(frames["dark"] - dark_level) > 0.02 * 2**self.bits
         is_bad |= flat < 0.5 * np.median(flat)
@@ -326,7 +328,7 @@ class Lab:
         return camera
 
     def filter_wavelengths(self) -> list[float]:
-        """Return the wavelengths of three filters, nm, whole tens."""
+        """Return the wavelengths of three filters, nm, as multiples of 10."""
         low, high = BAND_RANGE_NM
         return [10 * round((low + part * (high - low)) / 10) for part in (0.1, 0.5, 0.9)]
 
@@ -341,7 +343,7 @@ class Lab:
         return [f"camera={folder}/{camera}", f"monochromatic=[{', '.join(frames)}]"]
 
     def crop(self) -> float:
-        """Return the column at which the field begins in light of the middle filter."""
+        """Return the detector column at which the field begins, in light of the middle filter."""
         return self.offset_at(self.filter_wavelengths()[1])
 
     def offsets(self) -> Tensor:
@@ -349,20 +351,21 @@ class Lab:
         return (self.band_offsets - (self.crop() - round(self.crop()))).float()
 
     def score(self, x: Tensor, scene: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the scale of a cube and the truth `(C, H, W)` that fit best, without borders.
+        """Return the best factor for a cube, and the truth `(C, H, W)` at the best position.
 
-        The scale is free because a frame has no unit. The position is free within a pixel or two,
-        because a camera whose mask and offsets are shifted together is the same camera.
+        The truth is without borders. The factor is fitted because a frame has no unit. The position
+        is fitted within a pixel or two, because a camera whose mask and offsets are shifted by the
+        same pixels is the same camera.
 
         Args:
             x: cube `(C, H, W)` as a command returned it.
-            scene: result of `scene`.
+            scene: the light of the scene, from `Lab.scene`.
         """
         x = x.mT if self.axis == -2 else x
         fine_truth, interior = scene.mean(1), (..., slice(4, -4), slice(4, -4))
 
         def fit(down: int, right: int) -> tuple[float, Tensor, Tensor]:
-            """Return error, scale and truth for a shift of the truth by so many subpixels."""
+            """Return error, factor and truth, with the truth shifted by so many subpixels."""
             truth = avg_pool2d(fine_truth.roll((-down, -right), (-2, -1)), SUBPIXELS)
             truth, cube = truth[..., : x.shape[-2], : x.shape[-1]][interior], x[interior]
             scale = (truth * cube).sum() / cube.square().sum().clamp_min(1e-30)
@@ -420,19 +423,19 @@ def _neighbour_median(image: np.ndarray) -> np.ndarray:
     return np.asarray(np.median(views[:4] + views[5:], axis=0))
 
 
-# The values of the camera's file that correct raw frames.
+# Keys of the camera's file with which raw frames are corrected.
 FRAME_KEYS = ("bits", "dark", "flat", "bad_pixels", "wavelengths")
 
 
 def main() -> None:
-    """Write the files of a camera, and `frames.yaml` with the correction of raw frames alone."""
+    """Write the files of a camera, and `frames.yaml` with only the correction of raw frames."""
     from cassi.data.bundled import bundled_path
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--seed", type=int, default=2, help="of the camera")
+    parser.add_argument("--seed", type=int, default=2, help="seed of the camera")
     parser.add_argument("--scene", type=Path, help="a cube; the bundled one if left out")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,11 @@
 """Time cassi-reconstruct on a folder of snapshots, with one or two processes or Dask workers.
 
     python -m scripts.benchmarks.many_snapshots --snapshots 64 --size 256 --method gap_tv
-    python -m scripts.benchmarks.many_snapshots --records 100000    # reading of many records
+    python -m scripts.benchmarks.many_snapshots --records 100000    # time many records instead
 
-Every process has one thread. The seconds per snapshot are the time between the first and the last
-result, without the start of the command. Other programs lengthen it: measure on an idle machine.
+Every process has one thread. The seconds per snapshot are computed from the time between the first
+and the last result, so the start of the command does not count. Other programs lengthen this time:
+measure on an idle machine.
 """
 
 import subprocess
@@ -29,7 +30,7 @@ EXECUTORS = {
 
 
 def write_day(folder: Path, count: int, size: int, bands: int) -> list[str]:
-    """Write snapshots of a random scene, each a little brighter; return the options for them."""
+    """Write snapshots of a random scene that grows brighter; return the options for them."""
     generator = torch.Generator().manual_seed(0)
     mask = (torch.rand(size, size, generator=generator) > 0.5).float()
     patches = torch.rand(bands, 8, 8, generator=generator)
@@ -44,7 +45,7 @@ def write_day(folder: Path, count: int, size: int, bands: int) -> list[str]:
 
 
 def time_records(count: int) -> None:
-    """Print the time to write a record, and to read all of them, as a resumed command does."""
+    """Print the time to write a record, and to read all records, as a resumed command does."""
     with tempfile.TemporaryDirectory() as name:
         start = time.perf_counter()
         for index in range(count):
@@ -65,7 +66,7 @@ def main() -> None:
     parser.add_argument("--bands", type=int, default=28)
     parser.add_argument("--method", default="gap_tv")
     parser.add_argument("--executors", nargs="+", choices=EXECUTORS, default=list(EXECUTORS))
-    parser.add_argument("--records", type=int, help="only time so many records")
+    parser.add_argument("--records", type=int, help="number of records; times only these")
     options = parser.parse_args()
     if options.records:
         time_records(options.records)
@@ -83,7 +84,7 @@ def main() -> None:
             start = time.perf_counter()
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             seconds = time.perf_counter() - start
-            # The time of a result's file is that of its snapshot.
+            # A result's file is written when its snapshot is done.
             times = sorted(file.stat().st_mtime for file in results.glob("*/metrics.json"))
             snapshot_seconds.append((times[-1] - times[0]) / (len(times) - 1))
             speed = snapshot_seconds[0] / snapshot_seconds[-1]

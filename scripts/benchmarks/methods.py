@@ -1,15 +1,16 @@
-"""Time methods on this machine: on a CPU or a GPU, with AVX2 only, beside a busy process.
+"""Time methods on this machine, with choices of device, instructions and threads.
 
     python -m scripts.benchmarks.methods                            # the bundled scene
     python -m scripts.benchmarks.methods --scenes DIR/*.mat         # cubes, through the same mask
     python -m scripts.benchmarks.methods --processors native avx2 --beside no yes --threads 1 2
     python -m scripts.benchmarks.methods --device cuda --batches 1 16 --trace runs/trace
 
-Every row is measured in a process of its own, which calls `cassi.reconstruct` once untimed and then
-in rounds. The time of a scene is the median of its rounds; the table has the median and the worst
-of all scenes. `auto` threads are as many as the commands take by default. With `--beside yes` one
-other process computes all the time. With --trace the kernels that take most time follow each row,
-and a trace of one run is written for ui.perfetto.dev.
+Every row is measured in a process of its own. This process calls `cassi.reconstruct` once untimed,
+and then in timed rounds. The time of a scene is the median of its rounds. The table has the median
+and the largest time of all scenes. `--threads auto` takes as many threads as the commands do by
+default. With `--beside yes`, one other process computes all the time. With --trace, the kernels
+that take most time are printed for each row, and a trace of one run is written for
+ui.perfetto.dev.
 """
 
 import argparse
@@ -48,7 +49,7 @@ METHODS: dict[str, Any] = {
 
 @torch.no_grad()
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the median seconds of each scene and the mean PSNR, of the row that is asked for."""
+    """Return the median seconds of each scene, and the mean PSNR, for the row `options.worker`."""
     max_threads, (method, threads, batch) = torch.get_num_threads(), options.worker
     torch.set_num_threads(min(max_threads, free_cores()) if threads == "auto" else int(threads))
     mask = cassi.read_mask(bundled_path("mask.tif"))[..., : options.size, : options.size]
@@ -70,7 +71,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def trace(call: Any, file: Path) -> None:
-    """Print the kernels of a run that take most time, and write its trace."""
+    """Print the kernels that take most time in a run, and write the run's trace."""
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
@@ -84,7 +85,7 @@ def trace(call: Any, file: Path) -> None:
 
 @contextmanager
 def busy_process(start: bool) -> Iterator[None]:
-    """Run a process that computes all the time inside of the block, if `start` is true."""
+    """Within the context, run a process that computes all the time, if `start` is true."""
     process = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if start else None
     try:
         yield
@@ -113,8 +114,8 @@ def main(arguments: list[str] | None = None) -> None:
     if options.worker is not None:
         print(json.dumps(measure(options)))
         return
-    # A process that has measured one row would measure the next one with a warm cache, and its
-    # number of threads and its processor cannot change any more.
+    # A process that has measured one row would measure the next row with a warm cache. Its number
+    # of threads and its instructions cannot change any more, either.
     words = sys.argv[1:] if arguments is None else arguments
     table = Table("method", "snapshots", "threads", "processor", "beside", "s", "worst", "PSNR, dB")
     axes = (options.methods, options.batches, options.threads, options.processors, options.beside)

@@ -1,15 +1,15 @@
-"""Time every network, and count its parameters, operations and memory.
+"""Measure time, operations, memory and parameters of every network.
 
     python -m scripts.benchmarks.networks --json runs/networks.json    # for scripts.docs.figures
     python -m scripts.benchmarks.networks --models mst_s cassi_net --sizes 256 660
     python -m scripts.benchmarks.networks --train --models dauhst_2stg --batch 4 --device cuda
 
-The time is that of the forward pass, or with --train of a step of forward, backward and Adam.
-Weights and masks are random, because neither changes which operations are computed. Every network
-and precision runs in a process of its own; the peak memory is that of the whole process, libraries
-included. `bfloat16` is autocast with channels_last. A network that does not take the size, needs
-more memory than the machine has, or returns a cube that is not finite is named with the reason, and
-the exit status is 1.
+The time is that of the forward pass. With --train it is that of a training step: forward, backward
+and Adam. Weights and masks are random, because they do not change which operations are computed.
+Every network and precision runs in a process of its own, and the peak memory is that of the whole
+process with its libraries. `bfloat16` is autocast with channels_last. A network fails if it does
+not take the size, needs more memory than the machine has, or returns a cube that is not finite. It
+is then named with the reason, and the exit status is 1.
 """
 
 import argparse
@@ -33,7 +33,7 @@ PRECISIONS = ("float32", "bfloat16")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure all networks, printing each row at once; return 1 if a network did not run."""
+    """Measure all networks, and print each row at once; return 1 if a network did not run."""
     parser = Parser(__doc__)
     parser.add_argument("--models", nargs="+", default=list_models(shipped=False), metavar="NAME")
     parser.add_argument("--train", action="store_true", help="time a training step")
@@ -47,8 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
     table = Table("network", "size", "precision", "GFLOPs", "ms", "peak MB", "parameters (M)")
     status, cases = 0, dict[str, Any]()
     for size, model, precision in product(options.sizes, options.models, options.cases):
-        # A new process for each: its peak memory is that of this network alone. By spawn, because a
-        # fork would begin with the memory of this process.
+        # Each case has a new process, so its peak memory is that of this network alone. The process
+        # is spawned, because a fork would begin with the memory of this process.
         process = ProcessPoolExecutor(1, get_context("spawn"))
         try:
             with process:
@@ -85,7 +85,7 @@ def measure(model: str, size: int, precision: str, options: argparse.Namespace) 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     if device.type == "cuda":
         peak = torch.cuda.max_memory_allocated() / 2**20
-    with FlopCounterMode(display=False) as counter:  # two per multiply-add
+    with FlopCounterMode(display=False) as counter:  # a multiply-add counts as two operations
         run()
     return {
         "gflops": counter.get_total_flops() / 1e9,

@@ -1,22 +1,25 @@
-"""Time the operators beside other implementations, and beside limits of the machine.
+"""Time the operators beside other implementations, and beside lower bounds of the machine.
 
     python -m scripts.benchmarks.ops                                   # all on the CPU
     python -m scripts.benchmarks.ops --workload operators --shapes 4x28x256x256
     python -m scripts.benchmarks.ops --workload memory --device cuda --dtype float32 bfloat16
     python -m scripts.benchmarks.ops --workload deepinv --threads 1    # pip install deepinv
 
-`ratio` is the time over that of ours. The workloads are:
+`ratio` is the time of an implementation over the time of ours. The workloads are:
 
-- `memory`: our operators beside a copy of as many bytes as each must read and write;
-- `operators`: the operators of a step, alone and with the gradient of their first argument;
-- `original`: forward and back on new random data;
+- `memory`: each of our operators, beside a copy of as many bytes as it must read and write;
+- `operators`: the operators of an iteration, alone and with the gradient of their first argument;
+- `original`: forward and then `ratio_inverse`, on new random data;
 - `tv` and `iteration` (one of GAP-TV): comparison with scikit-image and NumPy;
 - `cameras`: several masks and shots, beside a clone of the cube;
-- `python`: a camera beside its operators, on a cube so small that Python takes all of the time;
-- `deepinv`: comparison with deepinv's camera, which solves `prox_l2` by conjugate gradients. One of
-  the 50 iterations that it may take is timed, a lower bound. It is not part of `all`.
+- `python`: the methods of a camera beside its operators, on a cube so small that Python code takes
+  nearly all of the time;
+- `deepinv`: comparison with deepinv's camera. It solves `prox_l2` by up to 50 iterations of
+  conjugate gradients. Only one is timed, so its time is a lower bound. `all` leaves this workload
+  out.
 
-The results of other implementations are compared with ours before they are timed.
+In `operators` and `deepinv`, the results of other implementations are compared with ours before
+they are timed.
 """
 
 import argparse
@@ -97,9 +100,8 @@ class Problem:
         return [slice(c * STEP, c * STEP + self.width) for c in range(self.bands)]
 
 
-# An implementation of the operators: forward(x, mask), adjoint(y, mask), data_step(v, y, mask), …
-#
-# Indices and kernels, which depend on neither cube nor measurement, are prepared before the timing.
+# An implementation of the operators: forward(x, mask), adjoint(y, mask), data_step(v, y, mask), ….
+# Indices and kernels do not depend on cube or measurement, so they are prepared before the timing.
 Form = dict[str, Callable[..., Tensor]]
 
 
@@ -119,7 +121,7 @@ def ours(p: Problem) -> Form:
 
 
 def slices(p: Problem) -> Form:
-    """Return a Python loop over bands that adds into slices."""
+    """Return the operators as a Python loop over bands, which adds to slices of the detector."""
 
     def forward(x: Tensor, mask: Tensor) -> Tensor:
         y = torch.zeros_like(p.y)
@@ -134,7 +136,7 @@ def slices(p: Problem) -> Form:
 
 
 def convolution(p: Problem) -> Form:
-    """Return a convolution along the rows, whose kernel is one-hot for each band."""
+    """Return the operators as convolutions along the rows; the kernel of a band has a single 1."""
     reach = (p.bands - 1) * STEP
     adjoint_kernel = p.x.new_zeros((p.bands, 1, 1, reach + 1))
     adjoint_kernel[range(p.bands), 0, 0, range(0, reach + 1, STEP)] = 1
@@ -146,7 +148,7 @@ def convolution(p: Problem) -> Form:
 
 
 def scatter(p: Problem) -> Form:
-    """Return `scatter_add_` to the detector pixel of every element; `gather` is the adjoint."""
+    """Return forward as `scatter_add_` of the cube to detector pixels, and adjoint as `gather`."""
     ranges = (torch.arange(n, device=p.x.device) for n in p.shape[1:])
     band, row, column = torch.meshgrid(*ranges, indexing="ij")
     index = (row * p.y.shape[-1] + column + band * STEP).view(1, -1)
@@ -164,7 +166,10 @@ def scatter(p: Problem) -> Form:
 
 
 def shift_roll(p: Problem) -> Form:
-    """Return the way of published codes: the cube is padded, its bands rolled, the mask a cube."""
+    """Return the operators as published codes compute them: they pad the cube and roll its bands.
+
+    The mask is a cube whose bands are shifted.
+    """
 
     def shift(x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, C, H, W')
         padded = functional.pad(x, (0, (p.bands - 1) * STEP))
@@ -197,7 +202,7 @@ FORMS: dict[str, Callable[[Problem], Form]] = {
 
 
 def make_form(name: str, p: Problem) -> Form:
-    """Return all operators of an implementation; those that it lacks are made of the others."""
+    """Return all operators of an implementation, missing ones composed of forward and adjoint."""
     form = ours(p) if name == OURS else FORMS[name](p)
     forward, adjoint = form["forward"], form["adjoint"]
     form.setdefault("ratio_inverse", lambda y, mask: adjoint(y / p.counts, mask.reciprocal()))
@@ -209,9 +214,10 @@ def make_form(name: str, p: Problem) -> Form:
 
 
 def make_call(function: Callable[..., Tensor], operator: str, p: Problem, backward: bool) -> Call:
-    """Return a call of an operator, with `backward` also of the gradient of its first argument.
+    """Return a function that calls an operator, with `backward` also its gradient.
 
-    The upstream gradient is a cube or a measurement of the problem.
+    The gradient is that of the first argument. The upstream gradient is a cube or a measurement of
+    the problem.
     """
     inputs = {"forward": (p.x,), "data_step": (p.x, p.y)}.get(operator, (p.y,))
     if not backward:
@@ -239,7 +245,7 @@ def memory(settings: Settings) -> Iterator[Group]:
         "adjoint": (partial(form["adjoint"], y, m), (y, m)),
         "add_adjoint": (partial(cassi.ops.add_adjoint, x, y, m, STEP), (x, y, m)),
         "data_step": (partial(form["data_step"], x, y, m, rho=rho), (x, y, m, g)),
-        # It reads the upstream gradient, the mask and the gram, but neither v nor y.
+        # This operator reads the upstream gradient, the mask and the gram, but neither v nor y.
         "data_step_backward": (
             partial(kernels.data_step_backward.default, x, x, y, *constants),
             (x, m, g),
@@ -251,13 +257,13 @@ def memory(settings: Settings) -> Iterator[Group]:
     for operator, (call, inputs) in calls.items():
         run = torch.no_grad()(call)
         n_bytes = sum(value.nbytes for value in (*inputs, *_as_tuple(run())))
-        # A copy reads and writes every byte, so half as many make the same traffic.
+        # A copy reads and writes each byte, so half as many bytes make the same traffic.
         block = torch.zeros(n_bytes // 2, dtype=torch.uint8, device=x.device)
         yield Group(operator, {OURS: run, COPY: partial(torch.empty_like(block).copy_, block)})
 
 
 def operators(settings: Settings) -> Iterator[Group]:
-    """Yield every operator of a step, alone and with its gradient, in all implementations."""
+    """Yield every operator of an iteration, alone and with its gradient, in all implementations."""
     p = Problem(settings)
     windows = p.y[:, 0].unfold(-1, p.width, STEP).transpose(1, 2)
     limits: dict[str, Call] = {
@@ -291,10 +297,11 @@ def original(settings: Settings) -> Iterator[Group]:
 
 
 def tv(settings: Settings) -> Iterator[Group]:
-    """Yield `tv_prox` and scikit-image, always on the CPU, at equal inner iterations.
+    """Yield `tv_prox` and scikit-image's function on the CPU, with as many inner iterations.
 
-    Ours takes projected-gradient steps, scikit-image those of Chambolle, 2004. They converge to the
-    same result (tests/ops/test_tv.py) but differ after five steps, so they are not compared here.
+    Ours takes projected-gradient steps, and scikit-image takes the steps of Chambolle, 2004. Both
+    converge to the same result (tests/ops/test_tv.py). After five steps the results differ, so they
+    are not compared here.
     """
     _, *cube = settings.shape
     planes = torch.rand(cube, generator=torch.Generator().manual_seed(0))
@@ -312,7 +319,7 @@ def tv(settings: Settings) -> Iterator[Group]:
 
 
 def iteration(settings: Settings) -> Iterator[Group]:
-    """Yield one accelerated GAP-TV iteration, ours and that of public NumPy codes, on the CPU."""
+    """Yield one accelerated GAP-TV iteration: ours, and that of public NumPy code on the CPU."""
     p = Problem(settings)
     system = cassi.SDCassi(p.mask.float(), bands=p.bands, step=STEP).to(settings.device)
     algorithm, prior = cassi.GAP(accelerated=True), cassi.TV(iterations=TV_ITERATIONS)
@@ -342,7 +349,7 @@ CAMERAS: dict[str, Callable[[int, int, int], Any]] = {
 
 
 def cameras(settings: Settings) -> Iterator[Group]:
-    """Yield the operators of cameras with several masks and shots, the first with one mask."""
+    """Yield the operators of cameras with one mask, a mask per band, and several shots."""
     batch, *cube = settings.shape
     systems = {name: make(*cube).to(settings.device) for name, make in CAMERAS.items()}
     x = {n: torch.rand(batch, *s.cube_shape, device=settings.device) for n, s in systems.items()}
@@ -359,7 +366,7 @@ def cameras(settings: Settings) -> Iterator[Group]:
 
 
 def python(settings: Settings) -> Iterator[Group]:
-    """Yield a camera's methods and its operators, on a cube so small that only Python counts."""
+    """Yield the methods of a camera, each beside the operator that it calls."""
     _, bands, *sides = settings.shape
     mask = _mask(*sides).to(settings.device)
     system = cassi.SDCassi(mask, bands, step=1)
@@ -383,11 +390,11 @@ def python(settings: Settings) -> Iterator[Group]:
 
 
 def deepinv(settings: Settings) -> Iterator[Group]:
-    """Yield our camera, as a physics of deepinv, and deepinv's own camera.
+    """Yield our camera as a physics of deepinv, and deepinv's own camera.
 
-    Results are compared on images of odd sides, because deepinv shifts images of even sides by one
-    pixel more. `prox_l2` is verified, for z = 0, by putting our x into deepinv's equation
-    γAᵀ(Ax − y) + x − z = 0.
+    Results are compared on images whose height and shifted width are odd, because deepinv shifts
+    images of even sides by one pixel more. deepinv's `prox_l2` solves γAᵀ(Ax − y) + x − z = 0. Our
+    result is verified by putting it into this equation, with deepinv's operators and z = 0.
     """
     from deepinv.physics import CompressiveSpectralImaging
 
@@ -429,7 +436,7 @@ class NumpyGap:
     Args:
         mask: `(H, W)`.
         bands: number of bands C.
-        denoise: maps a cube `(H, W, C)` to one.
+        denoise: maps a cube `(H, W, C)` to a denoised cube.
     """
 
     def __init__(self, mask: Array, bands: int, denoise: Callable[[Array], Array]) -> None:
@@ -461,7 +468,7 @@ class NumpyGap:
 
 
 def denoise_channels(cube: Array) -> Array:
-    """Call scikit-image on `(H, W, C)` as the public codes do: in its dtype, over all channels."""
+    """Call scikit-image on `(H, W, C)` as public codes do, with all channels in one call."""
     from skimage.restoration import denoise_tv_chambolle
 
     return denoise_tv_chambolle(
@@ -470,7 +477,7 @@ def denoise_channels(cube: Array) -> Array:
 
 
 def denoise_planes(cube: Array) -> Array:
-    """Call scikit-image on one contiguous band of `(C, H, W)` at a time, its fastest form."""
+    """Call scikit-image on one contiguous band of `(C, H, W)` at a time, which is fastest."""
     from skimage.restoration import denoise_tv_chambolle
 
     bands = (
@@ -483,7 +490,7 @@ WORKLOADS: dict[str, Callable[[Settings], Iterator[Group]]] = {
     workload.__name__: workload
     for workload in (memory, operators, tv, iteration, original, cameras, python, deepinv)
 }
-# Default shapes of a workload; the others take one cube.
+# Default shapes of some workloads; the other workloads take one cube.
 SHAPES: dict[str, list[Shape]] = {
     "memory": [(16, *CUBE)],
     "operators": [(4, *CUBE)],
@@ -495,10 +502,10 @@ COLUMNS = ("workload", "case", "operator", "implementation", "ms", "ratio")
 
 
 def verify(name: str, result: Any, expected: Any, limit: float) -> None:
-    """Compare results with ours, relative to their norm.
+    """Compare results with ours, relative to the norm of ours.
 
     Raises:
-        Mismatch: they differ by more than `limit`.
+        Mismatch: the results differ by more than `limit`.
     """
     for value, truth in zip(_as_tuple(result), _as_tuple(expected), strict=True):
         if value.shape != truth.shape:
@@ -532,7 +539,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--dtype", choices=list(DTYPES), default=["float32"], nargs="+")
     parser.add_argument("--channels-last", action="store_true", help="bands innermost in memory")
     options = parser.parse_args(arguments)
-    torch.backends.cudnn.benchmark = True  # the convolution at its best
+    torch.backends.cudnn.benchmark = True  # cuDNN chooses the fastest convolution
     print(f"torch {torch.__version__}, {options.threads} threads, {options.device}", flush=True)
     names = [options.workload]
     if options.workload == "all":

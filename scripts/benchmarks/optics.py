@@ -1,10 +1,10 @@
-"""Simulate snapshot cameras with random optics, mask, sensor and lamp, and their users' files.
+"""Simulate snapshot cameras with random optics, mask, sensor and lamp, and write their files.
 
     CASSI_DATA=DIR python -m scripts.benchmarks.optics FOLDER --seed N
 
 The image of a scene falls on the mask. A relay with a disperser (`scripts.benchmarks.relay`) images
-the mask onto the sensor, every wavelength at another place. Lengths are pixels of the sensor,
-wavelengths are nm.
+the mask onto the sensor, each wavelength at another position. A camera comes with the files that
+its user would have, which are inexact. Lengths are in pixels of the sensor, wavelengths in nm.
 """
 
 import math
@@ -31,8 +31,8 @@ Shape: TypeAlias = tuple[int, int]
 SUBPIXELS = 6  # samples per pixel and direction, of mask and sensor
 PAD = 8  # pixels of the mask plane around the mask's file
 NODES_PER_BAND = 4  # wavelengths traced per band
-# Of each lamp the peak, the full width at half maximum and the height of its Gaussians, nm; and the
-# wavelengths of its lines with their power, in units of a Gaussian of height 1 times 1 nm.
+# The spectrum of each lamp: Gaussians, with peak (nm), full width at half maximum (nm) and height;
+# and lines, with wavelength (nm) and power. A power of 1 is that of 1 nm at height 1.
 LAMPS: dict[str, tuple[list[tuple[float, float, float]], dict[float, float]]] = {
     "white LED": ([(452, 22, 1), (562, 115, 1)], {}),
     "LEDs": ([(468, 24, 0.8), (525, 32, 0.7), (592, 18, 0.6), (632, 19, 1), (540, 200, 0.1)], {}),
@@ -45,8 +45,8 @@ def plane_grid(rows: Array, columns: Array, shape: Shape) -> Tensor:
     """Return points of the mask plane as `grid_sample` takes them, `(1, h, w, 2)` in [-1, 1].
 
     Args:
-        rows: `(h, w)`, pixels of the mask's file.
-        columns: `(h, w)`.
+        rows: rows of the points, pixels of the mask's file, `(h, w)`.
+        columns: columns of the points, pixels of the mask's file, `(h, w)`.
         shape: rows and columns of the mask's file.
     """
     row_grid, column_grid = (
@@ -62,10 +62,10 @@ def expose(
 
     Args:
         relay: the optics between mask and sensor.
-        light: pairs of a wavelength, nm, and the light behind the mask, `SUBPIXELS` samples per
-            pixel of the mask's file and of `PAD` pixels around it.
+        light: pairs of a wavelength, nm, and the light behind the mask. The light has `SUBPIXELS`
+            samples per pixel, on the mask's file and on `PAD` pixels around it.
         shape: rows and columns of the mask's file.
-        origin: row and column of the sensor of the middle of the window's first pixel.
+        origin: row and column, on the sensor, of the middle of the window's first pixel.
         size: rows and columns of the window.
 
     Returns:
@@ -73,8 +73,8 @@ def expose(
     """
     total = torch.zeros(1, 1, size[0] * SUBPIXELS, size[1] * SUBPIXELS)
     edge = (1 - 1 / SUBPIXELS) / 2
-    # The inverse of the relay is smooth and slow to compute: it is exact at every fourth pixel and
-    # interpolated linearly between.
+    # The inverse of the relay is smooth, and slow to compute. So it is computed at every fourth
+    # pixel, and interpolated linearly between these.
     lines = [np.linspace(-edge, n - 1 + edge, n // 4 + 2) for n in size]
     rows, columns = np.meshgrid(lines[0] + origin[0], lines[1] + origin[1], indexing="ij")
     for nm, plane in light:
@@ -94,7 +94,7 @@ def blur(image: Tensor, rows: float, columns: float) -> Tensor:
 
 
 def draw_relay(rng: Random, span: Pair, pixels: float, axis: int, shape: Shape) -> Relay:
-    """Draw optics that spread the wavelengths `span` (nm) over so many pixels, aligned by hand."""
+    """Draw hand-aligned optics that spread the wavelengths `span` (nm) over `pixels`."""
     half, middle = max(shape) / 2, ((shape[0] - 1) / 2, (shape[1] - 1) / 2)
     focal = max(rng.uniform(2500, 8000), abs(pixels) / 0.01)
     crown, flint = str(rng.choice(["N-BK7", "N-BAK4"])), str(rng.choice(["F2", "N-SF11"]))
@@ -105,7 +105,7 @@ def draw_relay(rng: Random, span: Pair, pixels: float, axis: int, shape: Shape) 
         first, last = (Disperser(glasses, size).tangents(0, 0, nm)[1] for nm in span)
         return float(last - first) * focal
 
-    # The size of prism or grating that gives this distance; then its sign.
+    # `Disperser.size` whose distance has the right length, and then its sign.
     size = brentq(lambda x: abs(spread(x)) - abs(pixels), 1e-7, 0.8 if glasses else 2e-4)
     size *= math.copysign(1, spread(size) * pixels)
     disperser = Disperser(glasses, size, rng.normal(0, math.radians(1)))
@@ -113,9 +113,9 @@ def draw_relay(rng: Random, span: Pair, pixels: float, axis: int, shape: Shape) 
     colour, bulge = tuple(rng.normal(0, 8e-4, 2)), rng.normal(0, 4e-3)
     roll, rotation = rng.normal(0, math.radians(0.4)), rng.normal(0, math.radians(0.15))
     relay = Relay(disperser, axis, focal, middle, half, lens, roll, colour, bulge, lean)
-    # A user turns and moves the mask until its image is straight and has the size that it should
-    # have. What stays is a small rotation and error of scale. So the Jacobian of the image at the
-    # middle must become that rotation and scale, which gives the pose of the mask.
+    # A user turns and moves the mask until its image is straight and has the right size. A small
+    # rotation and a small error of scale remain. The Jacobian of the image at the middle must be
+    # this rotation and scale; the pose of the mask follows from that.
     mid_nm, steps = sum(span) / 2, np.array([[1, 0, -1, 0], [0, 1, 0, -1]])
     ends = np.stack(relay.image(middle[0] + steps[0], middle[1] + steps[1], mid_nm))
     jacobian = (ends[:, :2] - ends[:, 2:]) / 2
@@ -132,11 +132,11 @@ def draw_relay(rng: Random, span: Pair, pixels: float, axis: int, shape: Shape) 
 def draw_mask(rng: Random, shape: Shape, axis: int) -> tuple[str, Tensor, Tensor, float]:
     """Draw a mask and its field stop.
 
-    The field stop at the mask ends the bands, in half of the draws also their sides.
+    The field stop limits the field along the dispersion, and in half of the draws also across it.
 
     Returns:
-        A description, the transmission of the padded mask plane, the design as its user has it, and
-        the transmission of the plane where the design is 1.
+        A description, the transmission of the padded mask plane, the user's design mask, and the
+        transmission of the plane where the design is 1.
     """
     kind = rng.choice(["chrome on glass", "DMD", "printed grey"], p=[0.5, 0.3, 0.2])
     pitch = rng.choice([1.0, 2.0, 3.0, rng.uniform(1, 3), rng.uniform(1, 3)])
@@ -163,8 +163,8 @@ def draw_mask(rng: Random, shape: Shape, axis: int) -> tuple[str, Tensor, Tensor
         cover(-PAD - 0.5, (n + 2 * PAD) * SUBPIXELS, 1 / SUBPIXELS, k, fill) for n, k in pairs
     ]
     for plane_axis, (n, part) in enumerate(zip(shape, covers, strict=True)):
-        # The edges of the stop, pixels outside the file. It is at the mask's plane, so its image is
-        # sharp up to a soft edge of about 1/8 pixel.
+        # Distances of the stop's edges from the file's edges, pixels. The stop is in the plane of
+        # the mask, so its image is sharp, with a soft edge of about 1/8 pixel.
         low, high = rng.uniform(0, 3, 2)
         if plane_axis != axis % 2 and rng.random() >= 0.5:
             low, high = low + PAD, high + PAD  # outside of the plane: no stop
@@ -178,7 +178,7 @@ def draw_mask(rng: Random, shape: Shape, axis: int) -> tuple[str, Tensor, Tensor
         plane = blur(plane[None, None], sigma, sigma)[0, 0]
     rows, columns = (cover(-0.5, n, 1, k) for n, k in pairs)
     design = rows @ levels @ columns.T
-    # A pixel that several elements cover is a mean in some users' files, 0 or 1 in others.
+    # If several elements cover a pixel, some users' files have their mean, others 0 or 1.
     is_binary = kind != "printed grey" and rng.random() < 0.5
     if is_binary:
         design = (design > 0.5).astype(float)
@@ -195,8 +195,8 @@ def draw_light(rng: Random, nm: Array) -> tuple[str, Array, Array, Array]:
         nm: wavelengths of the bands.
 
     Returns:
-        The lamp's name, the wavelengths to trace, the light at these as the sensor sees it (at
-        most 1), and the edges of the bands, nm.
+        The lamp's name; the wavelengths to trace, nm; for each of these the light times the
+        sensor's sensitivity, at most 1; and the edges of the bands, nm.
     """
     edges = np.array([1.5 * nm[0] - nm[1] / 2, *(nm[1:] + nm[:-1]) / 2, 1.5 * nm[-1] - nm[-2] / 2])
     # No filter is perfectly sharp: some light comes from 8 nm beyond the bands.
@@ -229,10 +229,10 @@ def draw_light(rng: Random, nm: Array) -> tuple[str, Array, Array, Array]:
 
 
 def draw_scene(rng: Random, path: Path, shape: Shape, nodes: Array) -> Tensor:
-    """Draw a part of a cube that fills the padded mask plane, at the wavelengths `nodes`.
+    """Draw a part of a cube that fills the padded mask plane, at the wavelengths `nodes` (nm).
 
     Returns:
-        `(nodes, h, w)`, with the pixels of the cube.
+        The part, `(nodes, h, w)`, with the pixels of the cube.
     """
     file = load_cube(path)
     cube, sizes = file.data[0].clamp(0), [n + 2 * PAD for n in shape]
@@ -252,11 +252,11 @@ def read_out(rng: Random, light: Tensor) -> tuple[str, Tensor, Tensor]:
 
     Args:
         rng: random numbers.
-        light: `(H', W')`, 1 is full scale.
+        light: `(H', W')`; 1 is full scale.
 
     Returns:
-        A description, the frame without its dark level, and the pixels that its user knows to be
-        hot or dead.
+        A description, the frame without its dark level, and the hot and dead pixels that the user
+        knows.
     """
     shape, max_count = tuple(light.shape), 2 ** int(rng.choice([8, 10, 12, 12, 14])) - 1
     full_well, noise, dark = rng.uniform(6e3, 4e4), rng.uniform(2, 9), rng.uniform(0.01, 0.04)
@@ -277,32 +277,32 @@ def read_out(rng: Random, light: Tensor) -> tuple[str, Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Optics:
-    """A random camera, its snapshot, and the files of its user."""
+    """A random camera, its snapshot, and the values in the user's files."""
 
     description: str  # the properties of the camera, in words
     frame: Tensor  # (H', W'), light without its dark level, about 0 to 1, with noise
-    bad_pixels: Tensor  # (H', W'), bool: pixels that the user knows to be hot or dead
-    mask: Tensor  # (H, W), the user's file, 0 to 1
-    is_measured: bool  # whether this sensor recorded the mask's file; else it is the design
-    axis: int  # of the dispersion
+    bad_pixels: Tensor  # (H', W'), bool: hot and dead pixels that the user knows
+    mask: Tensor  # (H, W), mask in the user's file, 0 to 1
+    is_measured: bool  # whether this sensor recorded the mask; else it is the design mask
+    axis: int  # axis of the dispersion
     detector: int  # pixels along the axis
-    wavelengths: tuple[float, ...]  # of the bands
-    nominal: tuple[float, ...]  # offsets of the bands by the user's camera file
-    # (C, H, W), light of the bands: the frame is the sum over bands of mask times truth, each pixel
-    # at the position of `position`.
+    wavelengths: tuple[float, ...]  # wavelengths of the bands, nm
+    nominal: tuple[float, ...]  # offsets of the bands in the user's camera file
+    # (C, H, W), light of the bands. The frame is the sum over bands of mask times truth, with each
+    # pixel at its `position`.
     truth: Tensor
     relay: Relay
-    origin: Pair  # row and column of the sensor of the measured mask's first pixel
+    origin: Pair  # row and column, on the sensor, of the measured mask's first pixel
     filter_nm: float  # wavelength of the light in which the mask was measured
 
     def on_plane(self, row: Array, column: Array) -> tuple[Array, Array]:
-        """Return the points of the mask plane that pixels of the mask's file show."""
+        """Return the points of the mask plane that correspond to pixels of the mask's file."""
         if not self.is_measured:
             return row, column
         return self.relay.back(row + self.origin[0], column + self.origin[1], self.filter_nm)
 
     def position(self, row: Tensor, column: Tensor, wavelength: float) -> tuple[Tensor, Tensor]:
-        """Return row and column of the frame on which pixels of the mask's file are imaged."""
+        """Return the row and column of the frame at which pixels of the mask's file are imaged."""
         plane = self.on_plane(row.double().numpy(), column.double().numpy())
         r, s = self.relay.image(*plane, wavelength)
         return torch.from_numpy(r), torch.from_numpy(s)
@@ -320,7 +320,8 @@ def draw(
     """Draw a camera and take its snapshot of a scene.
 
     Args:
-        seed: seed of all random numbers. Their order is part of what a seed means.
+        seed: seed of all random numbers. If they are drawn in another order, the same seed gives
+            another camera.
         scene: file of a cube; None takes one of `$CASSI_DATA/cave_train`.
         shape: rows and columns of the mask.
         bands: number of bands.
@@ -341,8 +342,8 @@ def draw(
         even_offsets = np.linspace(offsets[0], offsets[-1], bands)
         nm = np.interp(np.sign(step) * even_offsets, np.sign(step) * offsets, nm)
         offsets = even_offsets
-    # The user has measured the dispersion at the ends, one in three also in the middle, and errs in
-    # its scale, its position and its slope.
+    # The user has measured the dispersion at both ends, and in one of three cameras also in the
+    # middle. The measured offsets have errors of scale, position and slope.
     has_parabola = rng.random() < 1 / 3
     points = [0, bands // 2, bands - 1] if has_parabola else [0, bands - 1]
     fit = np.polynomial.Polynomial.fit(points, offsets[points], len(points) - 1)(np.arange(bands))
@@ -358,12 +359,12 @@ def draw(
     mask_text, plane, mask, unit = draw_mask(rng, shape, axis)
     light_text, nodes, light, edges = draw_light(rng, nm)
     images = draw_scene(rng, scene, shape, nodes) * torch.from_numpy(light).float()[:, None, None]
-    # Vignetting: light falls off with the distance from the optical axis, which is not the middle.
+    # Vignetting: light falls off with the distance from the optical axis, which is near the middle.
     rows, columns = (np.linspace(-1, 1, n) + rng.normal(0, 0.3) for n in plane.shape)
     falloff = 1 / (1 + rng.uniform(0, 0.25) * (rows[:, None] ** 2 + columns**2)) ** 2
     vignetting = torch.from_numpy(falloff).float()
     transmission = plane * vignetting
-    # The blur has a least width at one wavelength, and grows with the distance from it.
+    # The blur is smallest at one wavelength, and grows with the distance from this wavelength.
     focus_nm, stretch = rng.uniform(500, 600), rng.uniform(0.9, 1.25)
     min_blur, defocus = rng.uniform(0.25, 0.65), rng.uniform(0, 0.25)
     glare = rng.uniform(0, 0.03)
@@ -378,8 +379,8 @@ def draw(
         image = F.interpolate(image[None, None], transmission.shape, mode="bilinear")
         return transmission * image[0, 0]
 
-    # Eight neighbouring wavelengths share a blur, which hardly changes among them: a blur of each
-    # would take most of the time.
+    # Eight neighbouring wavelengths share a blur, because it hardly changes among them. A blur of
+    # each wavelength would take most of the time.
     total = torch.zeros(1, 1, *size)
     for group in np.array_split(np.arange(len(nodes)), math.ceil(len(nodes) / 8)):
         coded_images = ((float(nodes[i]), code(images[i])) for i in group)
@@ -404,7 +405,7 @@ def draw(
     bands_text = "even in pixels" if has_even_pixels else "even in nm"
     curve_text = "parabola" if has_parabola else "line"
     optics = Optics(
-        description=f"{scene.stem}, {light_text}; {'photograph of ' if is_measured else ''}"
+        description=f"{scene.stem}, {light_text}; {'measured mask, ' if is_measured else ''}"
         f"{mask_text}; {disperser_text}, {step:+.2f} px a band, axis {axis}, {bands_text}, "
         f"{curve_text}; blur {min_blur:.2f} + {defocus:.2f} px, glare {glare:.1%}; {sensor_text}",
         frame=frame,
@@ -420,13 +421,13 @@ def draw(
         origin=tuple(origin.tolist()),
         filter_nm=filter_nm,
     )
-    # The truth: the scene of each band at the pixels of the mask's file, the mean of 3×3 samples.
+    # The truth is the scene of each band at the pixels of the mask's file, by means of 3×3 samples.
     rows, columns = (np.arange(3 * n) / 3 - 1 / 3 for n in shape)
     grid = plane_grid(*optics.on_plane(*np.meshgrid(rows, columns, indexing="ij")), shape)
     bins = np.searchsorted(edges, nodes)
     sums = torch.stack([images[bins == band + 1].sum(0) for band in range(bands)])
     truth = F.grid_sample(sums[None], grid, padding_mode="border", align_corners=False)
-    # A measured mask has the vignetting in it; the design has not, so it belongs to the scene.
+    # A measured mask contains the vignetting. A design mask does not, so the truth contains it.
     if not is_measured:
         truth = truth * F.grid_sample(vignetting[None, None], grid, align_corners=False)
     return replace(optics, truth=gain * unit * F.avg_pool2d(truth, 3)[0])

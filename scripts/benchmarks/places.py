@@ -1,14 +1,13 @@
-"""Measure the errors of calibrations of random cameras, against their standard errors.
+"""Compare the errors of calibrations of random cameras with the stated standard errors.
 
     python -m scripts.benchmarks.places --draws 8 --seed 100
     python -m scripts.benchmarks.places --draws 8 --seed 100 --calibrate    # and PSNR by `auto`
     python -m scripts.benchmarks.places --draws 8 --seed 100 --filters      # frames through filters
 
-The first two commands estimate the position of mask and bands from a snapshot, and begin with the
-cameras as their users have them (`random_cameras.py`). Errors are those in the middle of the field,
-for the mask and for the first and the last band. With --filters `cassi-calibrate` calibrates
-cameras of `lab.py` from three frames through filters, or from one of them, the step and the
-snapshot.
+The first two commands estimate the position of mask and bands from a snapshot. They begin with the
+users' cameras of `random_cameras.py`. The table has the errors of the mask, of the first band and
+of the last band, in the middle of the field. With --filters, `cassi-calibrate` calibrates cameras
+of `lab.py`: from three frames through filters, or from one such frame, the step and the snapshot.
 """
 
 import contextlib
@@ -53,7 +52,8 @@ def measure_filters(seed: int, filters: slice) -> tuple[float, float]:
         system = cassi.read_camera(folder / "made/camera.yaml").system
     assert isinstance(system, SDCassi)
     errors = lab.offsets().new_tensor(system.offsets) - lab.offsets()
-    # A field that is cut one column further on, with offsets smaller by one, is the same camera.
+    # If the mask is cut one column further on and all offsets are smaller by one, the camera is the
+    # same. So whole pixels are subtracted from the errors.
     errors -= errors.mean().round()
     return float(errors.abs().max()), error
 
@@ -71,13 +71,13 @@ def print_filters(seeds: Sequence[int]) -> None:
 
 
 def count_within(pairs: Sequence[tuple[float, float]]) -> str:
-    """Say how many errors are within twice their standard errors, which must be about 95 %."""
+    """Say how many errors are within twice their standard errors. About 95 % should be."""
     n_within = sum(error <= 2 * standard_error for error, standard_error in pairs)
     return f"within twice the stated error {n_within} of {len(pairs)}"
 
 
 def measure_psnr(capture: Capture) -> tuple[float, float, float]:
-    """Return the PSNR of the default and of the calibrated camera, and CPU seconds."""
+    """Return the PSNR of the default camera and of the calibrated camera, dB, and CPU seconds."""
     system, start = capture.system(capture.user_camera), time.process_time()
     camera: System = calibrate_on(capture.y, system, wavelengths=capture.wavelengths).system
     seconds = time.process_time() - start
@@ -85,16 +85,16 @@ def measure_psnr(capture: Capture) -> tuple[float, float, float]:
         camera = camera.weighted(bad_pixels=~capture.good_pixels)
     alignment = align(capture.y, system)
     default = system if alignment is None else alignment.system
-    levels = [
+    scores = [
         capture.score(cassi.reconstruct(capture.y, optics, align=False)[0])
         for optics in (default, camera)
     ]
-    return levels[0], levels[1], seconds
+    return scores[0], scores[1], seconds
 
 
 def print_generator(generator: str, seeds: Sequence[int], calibrate: bool) -> None:
     """Print a table of the cameras of one generator, and a summary."""
-    columns = ("across, px", "first band", "last band", "told by", "CPU s")
+    columns = ("across, px", "first band", "last band", "visible ends", "CPU s")
     table = Table(f"{generator}: draw", "camera", *columns, "nominal", "calibrated", "CPU s")
     # Pairs of an error and its standard error, pixels.
     pairs: dict[str, list[tuple[float, float]]] = {"across": [], "bands": []}
@@ -103,16 +103,16 @@ def print_generator(generator: str, seeds: Sequence[int], calibrate: bool) -> No
         capture = GENERATORS[generator](seed)
         nominal, start = capture.user_camera, time.process_time()
         estimate = find_light(capture.y, nominal, capture.good_pixels, capture.wavelengths)
-        names = estimate_offsets(estimate.offsets, estimate.light, nominal.offsets)
+        bands = estimate_offsets(estimate.offsets, estimate.light, nominal.offsets)
         seconds = time.process_time() - start
         error = estimate.values["across"] - capture.mask_error
         pairs["across"].append((abs(error), estimate.errors["across"]))
         cells = [f"{error:+.2f} ± {estimate.errors['across']:.2f}"]
         for band, true_offset in zip((0, -1), capture.end_offsets, strict=True):
-            error, standard_error = names.offsets[band] - true_offset, names.errors[band]
+            error, standard_error = bands.offsets[band] - true_offset, bands.errors[band]
             pairs["bands"].append((abs(error), standard_error))
             cells.append(f"{error:+.2f} ± {standard_error:.2f}")
-        cells += [names.visible_ends or "nothing", f"{seconds:.1f}"]
+        cells += [bands.visible_ends or "none", f"{seconds:.1f}"]
         if calibrate:
             default_psnr, calibrated_psnr, seconds = measure_psnr(capture)
             gains.append(calibrated_psnr - default_psnr)
@@ -137,8 +137,8 @@ def main() -> None:
     parser = Parser(__doc__, threads=1)
     parser.add_argument("--draws", type=int, default=8, help="cameras of each generator")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first camera")
-    parser.add_argument("--calibrate", action="store_true", help="also the gain by calibration")
-    parser.add_argument("--filters", action="store_true", help="by frames through filters")
+    parser.add_argument("--calibrate", action="store_true", help="also measure the gain in PSNR")
+    parser.add_argument("--filters", action="store_true", help="calibrate by filters instead")
     arguments = parser.parse_args()
     seeds = range(arguments.seed, arguments.seed + arguments.draws)
     if arguments.filters:

@@ -1,7 +1,8 @@
-"""Frames of random cameras of two independent generators, with the camera that their users have.
+"""Frames of random cameras of two independent generators, with the camera that the user has.
 
-A user of a camera of `lab.py` has a mask that is shifted by a whole pixel or two, a straight line
-in place of the curve, and an inexact shift and step. `optics.py` has its own errors of users.
+For a camera of `lab.py`, the user's mask is shifted by a whole pixel or two. The user's offsets are
+a straight line in place of the curve, with an inexact shift and step. `optics.py` draws its own
+errors of the user.
 """
 
 import contextlib
@@ -31,11 +32,11 @@ class Capture(NamedTuple):
         description: the properties of the camera, in words.
         y: the measurement `(1, 1, H', W')`.
         true_camera: the camera with the true offsets.
-        user_camera: the camera as its user has it.
-        good_pixels: `(1, 1, H', W')`, the pixels that are not bad, or None for all.
-        wavelengths: nm, of the bands.
-        mask_error: shift of the user's mask across the dispersion, pixels, the mean of the first
-            and the last band.
+        user_camera: the camera by the user's files.
+        good_pixels: `(1, 1, H', W')`, the good pixels; None if all are good.
+        wavelengths: wavelengths of the bands, nm.
+        mask_error: shift of the user's mask across the dispersion, pixels; mean of the shifts in
+            the first and the last band.
         end_offsets: true offsets of the first and the last band in the middle of the field.
         score: returns the PSNR of a cube `(C, H, W)`.
     """
@@ -51,7 +52,7 @@ class Capture(NamedTuple):
     score: Callable[[Tensor], float]
 
     def system(self, camera: SDCassi) -> System:
-        """Return a camera in broadband light, with the bad pixels without influence."""
+        """Return a camera for broadband light, in which bad pixels have no influence."""
         camera.is_broadband = True
         if self.good_pixels is None:
             return camera
@@ -59,7 +60,7 @@ class Capture(NamedTuple):
 
 
 def write_lab(lab: Lab, folder: Path) -> Tensor:
-    """Write the files of a camera of `lab.py` before a scene of CAVE, and return the scene."""
+    """Let a camera of `lab.py` take a scene of CAVE, write its files, and return the scene."""
     scenes = sorted(data_folder("cave_train").glob("*.tif"))
     scene = lab.scene(*read_scene(scenes[lab.seed % len(scenes)]))
     lab.write_files(folder, scene)
@@ -69,7 +70,8 @@ def write_lab(lab: Lab, folder: Path) -> Tensor:
 def draw_lab(seed: int) -> Capture:
     """Draw a camera of `lab.py`, and the errors of its user."""
     lab = Lab.draw(seed)
-    # By the files, as a user reads them: raw frame, dark frame, flat field and bad pixels.
+    # The measurement is read from the files, as a user does: raw frame, dark frame, flat field and
+    # bad pixels.
     with tempfile.TemporaryDirectory() as name, contextlib.redirect_stderr(io.StringIO()):
         folder = Path(name)
         scene = write_lab(lab, folder)
@@ -79,7 +81,7 @@ def draw_lab(seed: int) -> Capture:
     offsets = lab.offsets().double()
     random = torch.Generator().manual_seed(1000 + seed)
     mask_error, shift, step_error = (0.7 * torch.randn(3, generator=random).double()).tolist()
-    # Whole pixels: the shifted mask then needs no interpolation, which would blur it.
+    # The shift is rounded to whole pixels, because interpolation would blur the mask.
     mask_error = round(mask_error)
     line = torch.linspace(float(offsets[0]), float(offsets[-1]), len(offsets)).double()
     nominal = (line - line.mean()) * (1 + step_error * 0.02 / 0.7) + line.mean() - shift
@@ -126,7 +128,7 @@ def draw_optics(seed: int) -> Capture:
     row, column = middle
     end_wavelengths = optics.wavelengths[0], optics.wavelengths[-1]
     positions = [optics.position(row, column, nm) for nm in end_wavelengths]
-    # Both axes are indices of a pair (row, column): -1 is the column.
+    # Both axes serve as indices of a pair (row, column): -1 is the column.
     axis, cross_axis = optics.axis, -3 - optics.axis
     first, last = (float(position[axis] - middle[axis]) for position in positions)
     shifts = [float(position[cross_axis] - middle[cross_axis]) for position in positions]

@@ -1,18 +1,19 @@
-"""Measure errors of reflectances and of their error bars, on random cameras.
+"""Measure errors of recovered reflectances, and coverage of their error bars, on random cameras.
 
     python -m scripts.benchmarks.reflectance --draws 8
     python -m scripts.benchmarks.reflectance --draws 1 --seed 3 --say
 
-Each camera, its lamp and its sensor are simulated by `lab.py`, not by a model of the package. A
+`lab.py` simulates each camera, with its lamp and its sensor. It uses no model of the package. A
 grey reference, a coloured patch and a white patch lie in a scene of CAVE's training set.
-Reflectances are recovered as a user does it, with `output.unit=reflectance uncertainty=true`: by a
-frame of a white sheet, `response={white: …}`, and by the white patch, `response={patch: …}`.
-`true` is the camera with the true offsets; `filters` is the one that `cassi-calibrate` makes of
-three frames through filters and the white frame.
+Reflectances are recovered as a user does it, with `output.unit=reflectance uncertainty=true`. The
+response comes from a frame of a white sheet, `response={white: …}`, or from the white patch,
+`response={patch: …}`. `true` is the camera with the true offsets. `filters` is the camera that
+`cassi-calibrate` estimates from three frames through filters and the white frame.
 
-For the reference and the coloured patch the table has the spectral angle of the mean to the truth,
-in degrees (in brackets: without the response), and the fraction of bands in which the truth is
-within the 90 % error bar of that mean. `values in bars` is this fraction for all values of a scene.
+The table has two columns for the reference, and two for the coloured patch. The first is the
+spectral angle between the mean of the patch and the truth, in degrees, and in brackets the angle
+without the response. The second is the fraction of bands in which the truth is within the 90 %
+error bar of that mean. `values in bars` is this fraction for all values of a scene.
 """
 
 import contextlib
@@ -39,15 +40,15 @@ from scripts.benchmarks.lab import Lab, read_scene
 from scripts.benchmarks.tables import Parser, Table, data_folder
 
 SIGMAS_OF_90_PERCENT = 1.645
-# Pixels of a patch.
+# Side of a patch, pixels.
 PATCH_SIDE = 16
 # Row and column of the coloured, the white and the grey patch, in the camera's field.
 PATCH_CORNERS = ((64, 40), (64, 64), (64, 88))
-# Reflectances.
+# Reflectances of the grey and the white patch.
 GREY, WHITE = 0.5, 0.9
 # Unused pixels at every side of a patch, since a patch may lie between the pixels of a cube.
 PATCH_MARGIN = 3
-# Reflectance of the coloured patch in blue and in red. The seed of a camera chooses one pair.
+# Reflectances of the coloured patch in blue and in red. The seed of a camera chooses a pair.
 COLOUR_LEVELS = ((0.15, 0.75), (0.70, 0.10), (0.30, 0.65))
 
 
@@ -57,7 +58,8 @@ def add_patches(
     """Return a cube `(1, C, h, w)` of the field's shape with patches in it, and its wavelengths."""
     height, width = lab.shape
     scale = max(height / cube.shape[-2], width / cube.shape[-1])
-    # Rounded up, but not by an error of rounding: the product is cut to a millionth first.
+    # The size is rounded up. It is first rounded to a millionth, or a rounding error of the product
+    # could add a pixel.
     size = [-(-round(1e6 * side * scale) // 10**6) for side in cube.shape[-2:]]
     x = torch.nn.functional.interpolate(cube.float(), size=size, mode="area")
     x = x[..., :height, :width] / x.max()
@@ -75,20 +77,20 @@ def patch_spectrum(number: int, wavelengths: Sequence[float], seed: int) -> Tens
     return low + (high - low) * torch.sigmoid((torch.tensor(wavelengths) - 550) / 20)
 
 
-def angle(a: Tensor, b: Tensor) -> float:
+def measure_angle(a: Tensor, b: Tensor) -> float:
     """Return the angle between two spectra, degrees."""
     return float(torch.rad2deg(torch.cosine_similarity(a, b, 0).clamp(-1, 1).acos()))
 
 
 def patch_box(lab: Lab, number: int) -> list[int]:
-    """Return top, left, height and width of a patch in the cube of a file, without its margin."""
+    """Return top, left, height and width of a patch in the cube's file, without its margin."""
     top, left = (corner + PATCH_MARGIN for corner in PATCH_CORNERS[number])
     side = PATCH_SIDE - 2 * PATCH_MARGIN
     return [left, top, side, side] if lab.axis == -2 else [top, left, side, side]
 
 
 def measure_camera(seed: int, folder: Path, scenes: list[Path], say: bool) -> list[tuple[str, ...]]:
-    """Draw a camera, recover reflectances in three ways, and return a row of cells for each."""
+    """Draw a camera, recover reflectances in three ways, and return a row of cells for each way."""
     lab = Lab.draw(seed)
     scene = lab.scene(*add_patches(*read_scene(scenes[seed % len(scenes)]), lab, seed))
     output = io.StringIO()
@@ -134,17 +136,17 @@ def judge(
         window = (slice(top, top + height), slice(left, left + width))
         patch = region(SimpleNamespace(x=x, std=bars.std, pattern=bars.pattern), window)
         mean, truth = patch.mean[0], patch_spectrum(number, lab.wavelengths, seed)
-        # The exposures of the frame and of the white frame differ, so the level of a spectrum is
-        # free. Its form is judged.
+        # The exposures of the frame and of the white frame differ. So the level of a spectrum is
+        # fitted, and only its shape is judged.
         level = (mean * truth).sum() / truth.square().sum()
         deviation = (mean - level * truth).abs()
         coverage = (deviation <= SIGMAS_OF_90_PERCENT * patch.std[0]).float().mean()
         cells += [
-            f"{angle(mean, truth):.2f} ({angle(mean * response, truth):.0f})",
+            f"{measure_angle(mean, truth):.2f} ({measure_angle(mean * response, truth):.0f})",
             f"{float(coverage):.1%}",
         ]
-    # The scene of `lab` is light, and the cube is reflectance. In units of the true light both can
-    # be compared.
+    # The scene of `lab` is in units of light, and the cube is reflectance. Times the power of the
+    # lamp, the cube can be compared with the scene.
     power = [[lab.spectral_power(float(nm)) for nm in band] for band in lab.traced_wavelengths()]
     light = torch.tensor(power).mean(1)[:, None, None]
     scale, truth = lab.score(x[0] * light, scene)
@@ -171,7 +173,7 @@ def main() -> None:
     rows_by_name: dict[str, list[tuple[str, ...]]] = {}
     for seed in range(arguments.seed, arguments.seed + arguments.draws):
         with tempfile.TemporaryDirectory() as folder:
-            for name, *row in measure_camera(seed, Path(folder), scenes, arguments.print_findings):
+            for name, *row in measure_camera(seed, Path(folder), scenes, arguments.say):
                 table.print(seed, Lab.draw(seed).description, name, *row)
                 rows_by_name.setdefault(name, []).append(tuple(row))
     print()
@@ -185,8 +187,8 @@ def main() -> None:
         grey_mean, colour_mean, values_mean = (
             f"{sum(values) / len(rows):.1f} %" for values in coverages
         )
-        # Error bars are reliable if 85 to 95 % of the values are in them, or if a warning says that
-        # they are not.
+        # Error bars count as reliable if 85 to 95 % of the values are within them, or if a warning
+        # about the uncertainty was given.
         n_reliable = sum(
             85 <= value <= 95 or "uncertainty" in row[5]
             for value, row in zip(coverages[2], rows, strict=True)

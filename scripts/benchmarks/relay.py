@@ -2,8 +2,8 @@
 
 The lenses are equal, and the beam between them is parallel. Rays are traced through the disperser
 in three dimensions, so curved dispersion, smile and anamorphic magnification follow from glass and
-geometry. Errors of lenses and alignment are added. Lengths are pixels of the sensor, wavelengths
-are nm.
+geometry. Errors of lenses and alignment are added. Lengths are in pixels of the sensor, wavelengths
+in nm.
 """
 
 import math
@@ -28,7 +28,7 @@ GLASSES = {
 
 
 def refractive_index(glass: str, nm: float) -> float:
-    """Return n of n² = 1 + Σ Bᵢλ²/(λ² − Cᵢ), λ in µm."""
+    """Return n by Sellmeier's equation, n² = 1 + Σ Bᵢλ²/(λ² − Cᵢ), with λ in µm."""
     (b, c), square = np.array(GLASSES[glass]), (nm / 1000) ** 2
     return math.sqrt(1 + (b * square / (square - c)).sum())
 
@@ -39,8 +39,9 @@ class Disperser:
 
     Attributes:
         glasses: none, one or two names of `GLASSES`.
-        size: lines per nm of the grating, the apex angle of the prism, or half of that of the inner
-            prism (rad). Its sign is the direction of the dispersion.
+        size: strength of the dispersion; its sign is the direction. For a grating it is the number
+            of lines per nm, for a single prism the apex angle (rad), and for a double Amici prism
+            half of the apex angle of the inner prism (rad).
         tilt: error of the angle at which the prism stands, rad.
     """
 
@@ -49,15 +50,15 @@ class Disperser:
     tilt: float = 0.0
 
     def _refract(self, ray: Array, nm: float) -> Array:
-        """Return unit vectors behind the disperser: `(3, …)`, across, along the dispersion, z."""
+        """Return unit vectors behind the disperser, `(3, …)`: across and along dispersion, z."""
         n = [refractive_index(glass, AXIS_NM) for glass in self.glasses]
-        # In a grating's first order the component along its vector grows by λ/d.
+        # In the first order of a grating, the component along the dispersion grows by λ/d.
         if not n:
             across_part, along_part = ray[0], ray[1] + self.size * nm
             z_part = np.sqrt(1 - across_part**2 - along_part**2)
             return np.stack((across_part, along_part, z_part))
-        # The angles of the surfaces. A single prism stands at the minimum of its deviation. The
-        # outer prisms of a double Amici prism have the angle with which thin prisms do not deviate.
+        # The angles of the surfaces: a single prism stands at minimum deviation. The outer prisms
+        # of a double Amici prism have the angle at which three thin prisms would not deviate light.
         if len(n) == 1:
             first_angle = math.asin(n[0] * math.sin(self.size / 2))
             angles = [first_angle, first_angle - self.size]
@@ -84,7 +85,7 @@ class Disperser:
         """
         ray = np.stack(np.broadcast_arrays(u, v, 1.0))
         x, y, z = self._refract(ray / np.linalg.norm(ray, axis=0), nm)
-        # The second lens stands along the ray of the axis, so angles are turned to that ray.
+        # The axis of the second lens is along the ray of `AXIS_NM`, so angles are relative to it.
         _, sine, cosine = self._refract(np.array([0.0, 0.0, 1.0]), AXIS_NM)
         forward = sine * y + cosine * z
         return x / forward, (cosine * y - sine * z) / forward
@@ -102,13 +103,15 @@ class Relay:
         focal: focal length of both lenses, pixels.
         middle: row and column of the middle of the mask.
         half: distance from there to the farther edge, pixels.
-        lens: position of the axis of the lenses, from the middle.
+        lens: position of the axis of the lenses relative to the middle, pixels.
         roll: rotation of the disperser about the axis, rad.
-        colour: change of the magnification per 100 nm from `AXIS_NM`, and per the square of that.
-        bulge: radial distortion, relative, at the distance `half` from the axis.
-        lean: change of the magnification over `half`, because the sensor is tilted.
+        colour: coefficients (a, b) of lateral colour: the magnification is 1 + a t + b t², with t
+            the distance from `AXIS_NM` in units of 100 nm.
+        bulge: relative radial distortion at the distance `half` from the axis.
+        lean: relative change of the magnification over `half`, because the sensor is tilted.
         pose: matrix that rotates and scales the mask, (row, column).
-        base: row and column that are added to those on the sensor: the frame is a part of it.
+        base: row and column that are added to a position on the sensor, because the frame is a part
+            of the sensor.
     """
 
     disperser: Disperser
@@ -131,7 +134,7 @@ class Relay:
         x, y = np.tensordot(np.array(self.pose), points, 1)[::order]
         x, y = x - self.lens[0], y - self.lens[1]
         cos, sin, hundreds = math.cos(self.roll), math.sin(self.roll), (nm - AXIS_NM) / 100
-        # In the directions of the disperser, through it, and back.
+        # Rotate to the directions of the disperser, trace the ray, and rotate back.
         u, v = cos * x + sin * y, cos * y - sin * x
         u, v = self.disperser.tangents(u / self.focal, v / self.focal, nm)
         size = self.focal * (1 + self.colour[0] * hundreds + self.colour[1] * hundreds**2)
@@ -146,8 +149,8 @@ class Relay:
         """Return the points of the mask that are imaged to these points: the inverse of `image`."""
         start = self.image(*self.middle, nm)
         r, s = row - start[0] + self.middle[0], column - start[1] + self.middle[1]
-        # The image is nearly a shift of the mask, so subtracting what is missing converges at once:
-        # after six rounds the error is below 1e-6 pixels (tests/scripts/test_optics.py).
+        # The image is nearly a shift of the mask. So adding the remaining error to the point
+        # converges fast: after six rounds it is below 1e-6 pixels (tests/scripts/test_optics.py).
         for _ in range(6):
             image_row, image_column = self.image(r, s, nm)
             r, s = r + row - image_row, s + column - image_column

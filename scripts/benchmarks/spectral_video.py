@@ -1,12 +1,12 @@
-"""Compare reconstructing a spectral video as a sequence with reconstructing frame by frame.
+"""Compare the reconstruction of a spectral video as a sequence with that frame by frame.
 
     python -m scripts.benchmarks.spectral_video  # cave_test below $CASSI_DATA
     python -m scripts.benchmarks.spectral_video --data cave_train --scenes feathers balloons
 
 Each sequence has 16 frames of 256×256 pixels and 28 bands. The cube of a scene is panned by 2 to 4
-pixels a frame, and zoomed in by 13 %. A disc that shows the next scene moves across it, in the
-other direction. The table has the mean PSNR (dB) of `auto` frame by frame, and of `auto` inside of
-`cassi.methods.Sequence`, and the seconds per frame of both.
+pixels per frame, and zoomed in by 13 %. A disc that shows the next scene moves across it, in the
+other direction. The table compares `auto` frame by frame with `auto` inside of
+`cassi.methods.Sequence`: it has the mean PSNR (dB) and the seconds per frame of each.
 """
 
 import math
@@ -24,7 +24,7 @@ from cassi.data.scenes import find_scenes
 from scripts.benchmarks.tables import Parser, Table, data_folder
 
 SIZE, BANDS, STEP = 256, 28, 2
-# Nanometres, for colours.
+# Wavelengths of the bands in nm, from which pictures get their colours.
 WAVELENGTHS = np.linspace(450, 650, BANDS)
 
 
@@ -45,12 +45,12 @@ def draw_sequence(cube: Tensor, disc_cube: Tensor, frames: int = 16) -> Tensor:
         progress = frame / 15
         pan = 0.03 * math.sin(2 * math.pi * progress), 0.14 * progress - 0.07
         scene = _resample(cube, axis, axis, (0.84 - 0.1 * progress) * side / SIZE, pan)
-        # The middle of the disc, from that of the frame.
+        # The position of the disc's middle relative to the middle of the frame, pixels.
         down = ((0.35 + 0.25 * progress) - 0.5) * SIZE
         right = ((0.75 - 0.45 * progress) - 0.5) * SIZE
         disc = _resample(disc_cube, axis - down, axis - right, 0.8 * side / SIZE, (0.0, 0.0))
         distance = torch.hypot(axis[:, None] - down, axis - right)
-        # The border of the disc is soft over two pixels, as that of an image is.
+        # The border of the disc is soft over two pixels, as edges in an image are.
         alpha = (0.5 + (0.11 * SIZE - distance) / 2).clamp(0, 1)
         # Bicubic interpolation overshoots below 0 at edges.
         images.append(torch.lerp(scene, disc, alpha).clamp_min(0))
@@ -60,7 +60,10 @@ def draw_sequence(cube: Tensor, disc_cube: Tensor, frames: int = 16) -> Tensor:
 def _resample(
     cube: Tensor, rows: Tensor, columns: Tensor, zoom: float, pan: tuple[float, float]
 ) -> Tensor:
-    """Return a cube at rows and columns from its middle, which are zoomed and then shifted."""
+    """Sample a cube at rows and columns relative to its middle, times `zoom` and shifted by `pan`.
+
+    `pan` is down and right, as fractions of the cube's side.
+    """
     half = (cube.shape[-1] - 1) / 2
     points = rows * zoom / half + 2 * pan[0], columns * zoom / half + 2 * pan[1]
     grid = torch.stack(torch.meshgrid(*points, indexing="ij"), -1).flip(-1)[None]
@@ -121,7 +124,7 @@ def main() -> None:
 
 
 def print_row(table: Table, name: str, row: Sequence[Sequence[float]]) -> None:
-    """Print scores and seconds of frame by frame, and of a sequence."""
+    """Print the scores and seconds of both reconstructions, frame by frame and as a sequence."""
     (frame_psnr, frame_seconds), (sequence_psnr, sequence_seconds) = row
     gain = sequence_psnr - frame_psnr
     cells = f"{frame_psnr:.2f}", f"{sequence_psnr:.2f}", f"{gain:+.2f}"

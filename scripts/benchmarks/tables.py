@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def data_folder(name: str = "") -> Path:
-    """Return a folder below $CASSI_DATA; end with one line and status 2 where it is missing."""
+    """Return a folder below $CASSI_DATA; if it is missing, exit with a message and status 2."""
     root = os.environ.get("CASSI_DATA")
     if root is None or not (folder := Path(root) / name).is_dir():
         print(f"error: set CASSI_DATA to a folder with {name or 'data sets'}", file=sys.stderr)
@@ -43,15 +43,15 @@ def time_calls(calls: Mapping[str, Call], seconds: float = 1.0) -> dict[str, flo
     """Return the median milliseconds of each call, which is repeated for so many seconds."""
     times = {}
     for name, call in calls.items():
-        # The median, which a busy moment of the machine does not change, and torch's timer, which
-        # waits for the device. It would set one thread by default.
+        # A busy moment of the machine does not change the median. torch's timer waits for the
+        # device. By default it would set one thread.
         timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
         times[name] = 1e3 * timer.blocked_autorange(min_run_time=seconds).median
     return times
 
 
 class Table:
-    """A table in Markdown that prints every row at once, as measurements take long."""
+    """A table in Markdown that prints each row immediately, because measurements take long."""
 
     def __init__(self, *columns: str) -> None:
         self.print(*columns)

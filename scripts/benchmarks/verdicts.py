@@ -3,11 +3,11 @@
     python -m scripts.benchmarks.verdicts --draws 24
     python -m scripts.benchmarks.verdicts --draws 24 --seed 100 --say    # and each false warning
 
-The cameras are those of two independent generators. `lab` has cameras of `lab.py` with the true
-offsets. `optics` has cameras of `optics.py` with the offsets in the middle of the mask, and the
-mask as its user has it: half of these masks are shifted by more than half a pixel, and a warning
-`shift` is then true. So a warning of a right camera counts as false if it is about mask, step,
-curve, direction or detector, and not if it is about the shift.
+The cameras come from two independent generators. `lab` has cameras of `lab.py` with the true
+offsets. `optics` has cameras of `optics.py` with the true offsets in the middle of the mask, and
+with the user's mask. Half of these masks are shifted by more than half a pixel, so a warning about
+`shift` is then true. So for a right camera, a warning counts as false if it is about mask, step,
+curve, direction or detector, but not if it is about the shift.
 """
 
 import time
@@ -28,7 +28,7 @@ GEOMETRY = {"mask", "step", "curve", "direction", "detector"}
 
 
 def make_cameras(camera: SDCassi) -> Iterator[tuple[str, SDCassi]]:
-    """Yield the name of an error and a camera with it, first the right camera."""
+    """Yield the right camera, and then cameras with one error each, with their names."""
     offsets = torch.tensor(camera.offsets, dtype=torch.float64)
     middle = (offsets[0] + offsets[-1]) / 2
     cross_axis = -3 - camera.axis
@@ -69,7 +69,7 @@ def main() -> None:
                 seconds.append(time.process_time() - start)
                 camera_topics = {warning.about for warning in check.warnings}
                 camera_topics &= GEOMETRY | {"shift"}
-                # The user's mask may really be shifted, so that warning is no false one.
+                # The user's mask may really be shifted, so a warning about `shift` may be true.
                 counted_topics = GEOMETRY if name == "right" else GEOMETRY | {"shift"}
                 n_warned[name] += bool(camera_topics & counted_topics)
                 topics.setdefault(name, Counter()).update(camera_topics)

@@ -4,8 +4,9 @@
     python -m scripts.benchmarks.video --methods gap_tv auto --threads 1
     python -m scripts.benchmarks.video --json runs/video.json
 
-Reads kobe, traffic and runner (256 × 256, 8 frames in one) below ``$CASSI_DATA/cacti``. Prints PSNR
-(dB, peak 1, cube clipped to [0, 1], mean over frames) and seconds of each method, as Markdown.
+The snapshots of kobe, traffic and runner (256 × 256 pixels, 8 frames in each) are read from
+``$CASSI_DATA/cacti``. The table has the PSNR (dB, peak 1, cube clipped to [0, 1], mean over frames)
+and the seconds of each method.
 """
 
 import json
@@ -22,7 +23,7 @@ from scripts.benchmarks.tables import Parser, Table, data_folder, write_json
 METHODS: dict[str, Any] = {
     "auto, of bands": cassi.methods.auto(),
     "gap_tv": "gap_tv",
-    "auto": "auto",  # with this camera it is video
+    "auto": "auto",  # with this camera, `video` takes its place
     "video, 4 passes": {"method": "video", "overrides": {"solver.passes": 4}},
 }
 

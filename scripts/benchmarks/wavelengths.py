@@ -3,13 +3,14 @@
     CASSI_DATA=DIR python -m scripts.benchmarks.wavelengths
 
 The published scenes of CAVE have 31 bands, from 400 to 700 nm (`cave_raw/*_ms`). The middle 256×256
-pixels are interpolated to 28 bands, either evenly spaced over that range or those of the literature
-(453.5 to 648 nm), and measured through the mask of the package. `solver=auto` reconstructs them.
+pixels are interpolated to 28 bands: evenly spaced ones over that range, or those of the literature
+(453.5 to 648 nm). They are measured through the mask of the package, and `solver=auto` reconstructs
+them.
 
-The table has the spectral angle at the 28 bands, and at the 31 published wavelengths that are in
-their range, by linear interpolation and by that of `output.wavelengths=` (`smooth`). The last two
-columns interpolate the true 28 bands: the angle, and the root mean square of errors over that of
-the error bars.
+The table has the spectral angle at the 28 bands. It also has the angle at the published wavelengths
+within their range, after linear interpolation (`linear`), and after the interpolation of
+`output.wavelengths=` (`smooth`). The last two columns interpolate the true 28 bands. They have the
+angle, and the root mean square of the errors over that of the error bars.
 """
 
 from statistics import mean
@@ -46,8 +47,8 @@ def main() -> None:
             x = cassi.reconstruct(system(truth[None]), system)[0]
             linear = resample(x, bands, inner_nm)
             smooth_x, _ = interpolate_spectra(x, bands, inner_nm)
-            # The bands themselves are exact here, so the bars are those of the interpolation alone,
-            # which are 0 at the bands.
+            # The true bands have no errors. So the error bars are those of the interpolation alone,
+            # and are 0 at a band.
             smooth_truth, std = interpolate_spectra(truth, bands, inner_nm, torch.zeros_like(truth))
             assert std is not None
             has_bar = std.amax((1, 2)) > 0

@@ -5,11 +5,11 @@
     python -m scripts.checks.commands Makefile              # a quarter of an hour on one core
     python -m scripts.checks.commands --list                # run nothing, print the commands
 
-The commands are those of shell blocks. They run in a folder with small files under the names that
-the pages use, and are shortened by the overrides of `SHORTENING_OPTIONS`; the output shows them as
-the pages have them. Data sets of the literature are looked for in $CASSI_DATA. Prints a line per
-command: ok, failed, or skipped with the reason; the exit status is 1 if one failed. It takes too
-long to be a part of `make release-check`: run it before a release.
+The commands come from the shell blocks of the pages. They run in a folder with small files, which
+have the names that the pages use. `SHORTENING_OPTIONS` makes the commands short, but the output
+shows them as the pages have them. Data sets of the literature are looked for in $CASSI_DATA. One
+line is printed per command: ok, failed, or skipped with the reason. The exit status is 1 if a
+command failed. The check takes too long for `make release-check`, so run it before a release.
 """
 
 import argparse
@@ -47,16 +47,16 @@ DATA_FOLDERS = ("cave_test", "cave_train", "kaist_meas", "tsa", "tsa_real")
 SKIP_REASONS = {
     r"^make release": "needs a tree without changes and a dated version",
     r"^pip |^git |^cp |^mkdir |^\. ": "installs or downloads",
-    r"^make (install|demo)": "sets the environment up that this runs in",
+    r"^make (install|demo)": "sets up the environment in which this check runs",
     r"^cassi-view|^cassi-live|outputs/view": "is a server, or needs what was saved there",
     r"srun|slurm|/shared": "needs a cluster",
     r"trainer\.devices=4": "needs four GPUs",
-    r"NAME|FILE\b|OPTIONS|ICVL|OLD": "names files of the reader's",
+    r"NAME|FILE\b|OPTIONS|ICVL|OLD": "names files that only the reader has",
     r"outputs/calibrate.*tsa_real": "needs the calibration of that camera",
-    r"data=kaist ": "needs cubes that are not ours to give",
+    r"data=kaist ": "needs cubes that we may not distribute",
 }
-# Patterns that are replaced in every command: what a page leaves to the reader, and what takes too
-# long.
+# Patterns that are replaced in every command: values that a page leaves to the reader, and values
+# that take too long.
 REPLACEMENTS = {
     r"^python": sys.executable,
     r"=\[METHODS\]": "=[gap_tv]",
@@ -73,8 +73,8 @@ REPLACEMENTS = {
     r"--count 10000": "--count 300",
     r"trainer\.max_steps=20": "",
 }
-# Options that are appended to commands with the pattern, so that they take few iterations and
-# little data.
+# Options that are appended to the commands that match a pattern, so that these take few iterations
+# and little data.
 TRAIN = "trainer.max_steps=2 trainer.enable_progress_bar=false data.batch_size=2"
 PYTEST = "PYTEST='pytest -q tests/metrics'"
 SHORTENING_OPTIONS = {
@@ -97,7 +97,7 @@ SHORTENING_OPTIONS = {
 }
 
 
-def commands_in(page: Path) -> Iterator[str]:
+def find_commands(page: Path) -> Iterator[str]:
     """Yield the commands of the shell blocks of a page, each as one line without comment."""
     language: str | None = None  # of the block that contains the line; None outside of blocks
     command = ""
@@ -118,7 +118,7 @@ def commands_in(page: Path) -> Iterator[str]:
 OMITTED_TARGETS = ("clean", "commands", "release-check", "test-all")
 
 
-def targets_of_makefile() -> list[str]:
+def list_targets() -> list[str]:
     """Return `make TARGET` for every target of the Makefile but `OMITTED_TARGETS`."""
     match = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     names = match[1].split() if match else []
@@ -126,7 +126,7 @@ def targets_of_makefile() -> list[str]:
 
 
 def shorten(command: str) -> str:
-    """Return a command of a page as it is run here."""
+    """Return the command that runs here in place of a command of a page."""
     words = command
     for pattern, replacement in REPLACEMENTS.items():
         words = re.sub(pattern, replacement, words)
@@ -195,7 +195,7 @@ def write_toolbox(root: Path, cubes: list[torch.Tensor]) -> None:
 
 
 def run(command: str, folder: Path, data: Path) -> tuple[str, str]:
-    """Run a command; return "ok" or "failed", and the last line of a failed one."""
+    """Run a command; return "ok" or "failed", and the last line that a failed command printed."""
     at_root = re.match(r"make |\S*python\S* -m scripts\.", command)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = os.environ | {"CASSI_DATA": str(data), "PATH": path}
@@ -237,7 +237,7 @@ def main() -> int:
     page_of: dict[str, str] = {}  # the first page of each command
     for page in pages:
         name = str(page.relative_to(ROOT))
-        commands = targets_of_makefile() if name == "Makefile" else commands_in(page)
+        commands = list_targets() if name == "Makefile" else find_commands(page)
         page_of |= {command: name for command in commands if command not in page_of}
     has_data = all((data / name).is_dir() for name in DATA_FOLDERS)
     results = Counter[str]()

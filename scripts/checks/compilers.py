@@ -2,8 +2,9 @@
 
     python -m scripts.checks.compilers [COMPILER …]
 
-Each library comes into `build/compilers/COMPILER`. A compiler that is not installed is named and
-left out. `CASSI_LIBRARY_DIR` makes the package load a library from there, so tests can run with it:
+Each library is built in `build/compilers/COMPILER`. A compiler that is not installed is named and
+left out. With `CASSI_LIBRARY_DIR` the package loads the library of a folder, so the tests can run
+with it:
 
     CASSI_LIBRARY_DIR=build/compilers/clang++ pytest tests/ops
 """
@@ -24,7 +25,7 @@ def build(compiler: str) -> str:
         return "not installed, left out"
     folder = ROOT / "build" / "compilers" / compiler
     options = [f"-DCMAKE_CXX_COMPILER={compiler}", f"-DPython_EXECUTABLE={sys.executable}"]
-    # CMake cannot tell from the compiler that it builds for another processor.
+    # CMake cannot tell from the compiler that the library is for another processor.
     if "-linux-" in compiler:
         processor = compiler.partition("-linux-")[0]
         options += ["-DCMAKE_SYSTEM_NAME=Linux", f"-DCMAKE_SYSTEM_PROCESSOR={processor}"]

@@ -1,17 +1,17 @@
-"""Try random calls of the operators, or damaged files: each must give a right result or one error.
+"""Try random calls of the operators, or damaged files: each must succeed or give one clear error.
 
     python -m scripts.checks.fuzz ops --count 10000
     python -m scripts.checks.fuzz readers --seed 4711 --count 1
 
-`ops` calls all operators with arguments of any size, layout, dtype and value, as the public
-functions of `cassi.ops` and as `torch.ops.cassi.*`, where only the compiled kernels check them.
-Results of valid arguments are compared with the pure-torch reference in float64. `readers` damages
-a valid file of each kind that cassi reads, and reads it.
+`ops` calls all operators with arguments of any size, layout, dtype and value. It calls both the
+public functions of `cassi.ops`, and `torch.ops.cassi.*`, where only the compiled kernels check the
+arguments. Results of valid arguments are compared with the pure-torch reference in float64.
+`readers` damages a valid file of each kind that cassi reads, and reads it.
 
-A case depends on its seed alone; the seeds of a run are SEED, SEED + 1, and so on. Findings are a
-crash, a hang, a wrong result, an undocumented error, a message of several lines, and more memory
-than 512 MiB. Each is printed with its seed, its files are kept in OUT/SEED, and the exit status
-is 1.
+A case depends on its seed alone; the seeds of a run are SEED, SEED + 1, and so on. A finding is a
+crash, a hang, a wrong result, an undocumented error, a message of several lines, or growth of the
+memory by more than 512 MiB. Each finding is printed with its seed, and its files are kept in
+OUT/SEED. The exit status is then 1.
 """
 
 import argparse
@@ -66,7 +66,7 @@ Random = np.random.Generator
 MAX_MEMORY_GROWTH = 512 << 20  # bytes, for one case
 MAX_ADDRESS_SPACE = 16 << 30  # bytes, for the process
 MAX_CPU_SECONDS = 5  # for one case
-# A case that waits uses no CPU time, so it is ended after so many seconds without a report.
+# A case that waits uses no CPU time. So a child without a report for so many seconds is ended.
 MAX_SILENT_SECONDS = 60
 
 
@@ -87,7 +87,7 @@ class Case(NamedTuple):
 
 
 class Report(NamedTuple):
-    """How a case ended: "accepted", "refused", or a finding."""
+    """The outcome of a case: "accepted", "refused", or the kind of a finding."""
 
     seed: int
     text: str
@@ -101,7 +101,7 @@ GOOD_OUTCOMES = ("accepted", "refused")
 
 def judge(case: Case) -> tuple[str, str]:
     """Run a case, and return its outcome and a message."""
-    # Writing 5 resets the peak of the memory to what is in use now.
+    # Writing 5 resets the peak of the memory to the memory that is in use now.
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     memory_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     outcome, message = "accepted", ""
@@ -125,7 +125,7 @@ def judge(case: Case) -> tuple[str, str]:
 def work(draw: Draw, seeds: range, reports: Connection) -> None:
     """Run cases in a child process: report each as a crash before it runs, and its outcome after.
 
-    So the last report of a child that dies is the case that it died of.
+    So if a child dies, its last report names the case that killed it.
     """
     # The shadow memory of the address sanitizer takes all addresses.
     if "libasan" not in os.environ.get("LD_PRELOAD", ""):
@@ -164,7 +164,7 @@ def try_all(draw: Draw, seeds: range) -> Iterator[Report]:
             child.kill()
         child.join()
         if last is None:
-            raise RuntimeError("a child ended before a case; what it said stands above")
+            raise RuntimeError("a child ended before its first case; its output is above")
         if last.outcome == "crash":
             outcome = "hang" if child.exitcode in (-signal.SIGPROF, -signal.SIGKILL) else "crash"
             yield last._replace(outcome=outcome, message=f"exit status {child.exitcode}")
@@ -177,7 +177,8 @@ FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGERS = (0, -1, 1, 2, 3, -7, 1000, *(s * (1 << b) for b in (31, 40, 62) for s in (1, -1)))
 PUBLIC = [name for name in ops.__all__ if name not in ("assert_memory_format", "backend")]
 FLAGS = ("channels_last", "per_sample", "per_band", "need_mask", "need_rho", "rectify")
-# Arguments by their shape: OPERATOR.ARGUMENT where a name means something else for one of them.
+# Arguments by their shape. OPERATOR.ARGUMENT stands for an argument that has another shape in this
+# operator than in the others.
 SHAPES = {
     "BCHW": "x v grad image",
     "BKHD": "y r",
@@ -203,12 +204,12 @@ class Call:
     """One call of an operator."""
 
     name: str
-    public: bool  # a function of cassi.ops; else the operator of torch below it
+    public: bool  # whether to call the function of cassi.ops, or the operator of torch below it
     args: dict[str, Any]  # in the order of the parameters
     fits: bool  # whether the arguments fit each other, have bands, and hold finite numbers
 
     def run(self, *args: Any) -> Any:
-        """Call the operator with these arguments in place of its own."""
+        """Call the operator with these arguments in place of `args`."""
         if self.public:
             return getattr(ops, self.name)(**dict(zip(self.args, args, strict=True)))
         return getattr(kernels, self.name)(*args)
@@ -220,7 +221,7 @@ class Call:
         return isinstance(error, kinds) or "allocate memory" in str(error)
 
     def __str__(self) -> str:
-        """The call, tensors by shape, strides and dtype."""
+        """Describe the call, with dtype, shape and strides of its tensors."""
         arguments = ", ".join(
             f"{k}={v.dtype}{tuple(v.shape)}/{v.stride()}" if _is_strided(v) else f"{k}={v!r}"
             for k, v in self.args.items()
@@ -235,7 +236,7 @@ def draw_operator(seed: int) -> Case:
 
 
 def draw_call(random: Random) -> Call:
-    """Draw a call. Half of them have valid arguments, the others one or two spoiled ones."""
+    """Draw a call. Half of all calls have valid arguments, the others one or two spoiled ones."""
     public = random.random() < 0.3
     name = _choose(random, PUBLIC if public else list(SCHEMAS))
     function = getattr(ops, name) if public else REFERENCES[name]
@@ -306,9 +307,9 @@ def draw_arguments(
         return _change_layout(random, _reference.gram(mask, bands, step))
 
     def draw_damping() -> Tensor:
-        """One value for each sample, or for each detector pixel, a tenth of them infinite."""
-        below = ("S111", "1KHD", "S1HD", "SK1D", "SKH1", "SKHD")  # any dimension may be shared
-        shape = _choose(random, ("S", "SKHD") if public else below)
+        """Draw one value for each sample, or for each detector pixel; a tenth are infinite."""
+        shapes = ("S111", "1KHD", "S1HD", "SK1D", "SKH1", "SKHD")  # any dimension may be shared
+        shape = _choose(random, ("S", "SKHD") if public else shapes)
         rho = rand(shape, of=torch.float32) + 0.1
         return _change_layout(random, torch.where(rand(shape) < 0.1, torch.inf, rho))
 
@@ -358,7 +359,7 @@ def _change_layout(random: Random, value: Tensor) -> Tensor:
 
 
 def spoil(random: Random, name: str, value: Any) -> Any:
-    """Change an argument so that it does not fit, or is at the limit of what fits."""
+    """Change an argument so that it is invalid, or an edge case that is still valid."""
     if isinstance(value, bool):
         return not value
     # A million iterations are valid, but slow.
@@ -368,11 +369,12 @@ def spoil(random: Random, name: str, value: Any) -> Any:
         return _choose(random, (None, -1, "x", torch.ones(2)))
     enormous = max(value.numel(), *value.shape, 0, 0) > 1 << 24
     if enormous or not _is_strided(value) or not value.ndim:
-        return value  # spoiled already; the changes below need the elements
+        return value  # it is spoiled already, and the changes below need its elements
     dim, dtype = int(random.integers(value.ndim)), value.dtype
     size = value.shape[dim]
     first = value.narrow(dim, 0, min(1, size))
-    # A shape of so many elements that 32-bit indices overflow; expanded, it needs no memory.
+    # A shape with so many elements that 32-bit indices overflow. An expanded tensor of this shape
+    # needs no memory.
     huge_shape = list(value.shape)
     huge_shape[dim] = 1 << _choose(random, (31, 33, 40, 50))
     countable = size > 0 and first.numel() * huge_shape[dim] < 1 << 62
@@ -406,7 +408,7 @@ def check_call(call: Call) -> None:
     """Make a call.
 
     Raises:
-        AssertionError: if its arguments fit and it is refused, or its result is wrong.
+        AssertionError: the arguments are valid and the call is refused, or its result is wrong.
     """
     tensors = [value for value in call.args.values() if isinstance(value, Tensor)]
     fits = call.fits and all(value.numel() for value in tensors) and call.args.get("width", 1) > 0
@@ -414,7 +416,7 @@ def check_call(call: Call) -> None:
         result = call.run(*call.args.values())
     except Exception as error:
         if fits:
-            raise AssertionError(f"it fits and is refused: {error}") from error
+            raise AssertionError(f"a valid call is refused: {error}") from error
         raise
     if fits and not call.public and call.name != "tv_prox_backward":
         compare(call, _tuple(result))
@@ -423,10 +425,10 @@ def check_call(call: Call) -> None:
 def compare(call: Call, results: tuple[Tensor, ...]) -> None:
     """Raise AssertionError unless the results are those of the reference.
 
-    The tests of each operator know its rounding error. Here one bound holds for all operators; it
-    is well below the difference that a wrong element makes.
+    The tests of each operator have a bound for its own rounding error. Here one bound holds for all
+    operators. It is well below the difference that a wrong element makes.
     """
-    # A gram keeps its dtype: it decides which eigenvalues count as rounding errors.
+    # A gram keeps its dtype, because that decides which eigenvalues count as rounding errors.
     floats = {k: v for k, v in call.args.items() if isinstance(v, Tensor) and v.is_floating_point()}
     exact = call.args | {k: v.double() for k, v in floats.items() if k != "gram"}
     expected = _tuple(REFERENCES[call.name](*exact.values()))
@@ -449,7 +451,7 @@ def compare(call: Call, results: tuple[Tensor, ...]) -> None:
 
 def _bound_condition(call: Call) -> float:
     """Bound the factor by which an operator multiplies rounding errors."""
-    # A sum over patches has so many terms.
+    # At a pixel, so many patches may be added.
     if "groups" in call.args:
         return float(call.args["groups"][0].numel())
     # The sums of a convolution are computed by transforms that enlarge errors.
@@ -457,7 +459,7 @@ def _bound_condition(call: Call) -> float:
         return 9.0 * max(1, call.args["weight"].shape[1])
     if "gram" not in call.args:
         return 1.0
-    # Solving multiplies them by the condition number of gram + rho.
+    # Solving multiplies rounding errors by the condition number of gram + rho.
     gram, rho = call.args["gram"], call.args["rho"].min().item()
     return float((1 + gram.shape[2] * gram.abs().max().item() / rho) ** 2)
 
@@ -470,7 +472,7 @@ def _tuple(value: Any) -> tuple[Tensor, ...]:
     return (value,) if isinstance(value, Tensor) else tuple(value)
 
 
-# Damaged files. The machine of gpu.sh, which calls the operators, has neither xarray nor Pillow.
+# Damaged files. xarray and Pillow are imported late, because the machine of gpu.sh has neither.
 
 NM = (453.5, 457.5, 462.0, 466.125, 471.5)
 CUBE = np.random.default_rng(0).random((5, 16, 17), np.float32)
@@ -528,8 +530,8 @@ def _read_config(path: Path) -> object:
 
 
 @cache
-def files() -> dict[str, tuple[Use, Use]]:
-    """Return how each file or folder that cassi reads is written and read, by its name."""
+def list_files() -> dict[str, tuple[Use, Use]]:
+    """Return two functions, to write and to read, for each kind of file or folder, by name."""
     import xarray
     from PIL import Image
 
@@ -568,15 +570,15 @@ def files() -> dict[str, tuple[Use, Use]]:
 
 
 def draw_file(valid: Path, folder: Path, seed: int) -> Case:
-    """Return a case that reads a damaged file: a copy, in `out`, of one that is made in `valid`."""
+    """Write a file into `valid`, damage its copy in `folder`, and return a case that reads it."""
     random = np.random.default_rng(seed)
-    name = list(files())[seed % len(files())]
-    make, read = files()[name]
+    name = list(list_files())[seed % len(list_files())]
+    make, read = list_files()[name]
     original, copy = valid / f"{os.getpid()}" / name, folder.resolve() / f"{seed}"
     if not original.exists():
         original.mkdir(parents=True)
         make(original / name)
-        read(original / name)  # imports what it needs, and must succeed
+        read(original / name)  # this must succeed, and imports what the reader needs
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(original, copy)
     file = _choose(random, sorted(path for path in copy.rglob("*") if path.is_file()))
@@ -638,7 +640,7 @@ def damage(random: Random, content: bytes) -> bytes:
 
 
 def _damage_zip(random: Random, content: bytes) -> bytes:
-    """Damage a member of an archive, whose checksum is computed anew."""
+    """Damage a member of an archive, and compute its checksum anew."""
     result = BytesIO()
     with zipfile.ZipFile(BytesIO(content)) as source, zipfile.ZipFile(result, "w") as target:
         victim = _choose(random, source.infolist())
@@ -649,7 +651,7 @@ def _damage_zip(random: Random, content: bytes) -> bytes:
 
 
 def _damage_png(random: Random, content: bytes) -> bytes:
-    """Damage half of the chunks, whose checksums are computed anew."""
+    """Damage half of the chunks of a PNG, and compute their checksums anew."""
     parts, at = [content[:8]], 8
     while at < len(content):
         size = struct.unpack(">I", content[at : at + 4])[0]

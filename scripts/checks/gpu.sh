@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Everything that only a GPU can show, on a machine that is lent for an hour, in sittings of nine minutes.
+# Run all checks that need a GPU, on a machine that is lent for an hour, in sittings of nine minutes.
 #
 #     bash scripts/checks/gpu.sh pack                  # here: outputs/gpu.tar.xz.00 …, each of at most 16 MB
 #     cat gpu.tar.xz.* | tar xJ && cd cassi-gpu        # there: it needs bash, tar, xz, and Python with torch, numpy,
 #                                                      # scipy, tifffile, h5py, nothing else and no network
-#     bash scripts/checks/gpu.sh                       # there: nine minutes of what is left, into outputs/gpu
+#     bash scripts/checks/gpu.sh                       # there: run the next steps for nine minutes, into outputs/gpu
 #     bash scripts/checks/gpu.sh FOLDER                # the same, into another folder
-#     bash scripts/checks/gpu.sh --only 'ops_.*'       # steps of these names; the table keeps the rest
+#     bash scripts/checks/gpu.sh --only 'c_.*'         # only steps of these names; the table keeps the others
 #     bash scripts/checks/gpu.sh --dry-run             # print the steps, run nothing
-#     bash scripts/checks/gpu.sh rehearse              # here: all of it in an empty environment, the CPU stands in
+#     bash scripts/checks/gpu.sh rehearse              # here: all steps in an empty environment, on the CPU
 #
-# Exit status: 0 all is done, 1 all is done and something failed, 75 steps are left: give it again.
-# A step that is done is not made again; remove FOLDER/NAME.row to make it again. A training goes on where it was stopped. After each sitting
-# a.tar.xz (operators), b (memory and races), c (speed), d (training) hold the logs, of at most 16 MB
-# each, and table.md the table. Commit that as docs/reference/gpu.md.
+# Exit status: 0: all steps are done. 1: all are done, and some failed. 75: steps are left, so give the command again.
+# A step that is done does not run again; to repeat it, remove FOLDER/NAME.row. A training resumes where it was stopped.
+# After each sitting, the archives a.tar.xz (operators), b (memory and races), c (speed) and d (training) have the
+# logs, with at most 16 MB each, and table.md has the table. Commit the table as docs/reference/gpu.md.
 #
-# DEVICE=cpu lets the CPU stand in, with small sizes. PYTHON is the Python. SECONDS_EACH=540 is the sitting.
+# DEVICE=cpu runs the steps on the CPU, with small sizes. PYTHON is the Python. SECONDS_EACH=540 is the length of a sitting.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 LARGEST=16000000 # bytes of an archive
@@ -24,7 +24,8 @@ PACKAGES="hydra omegaconf antlr4 yaml safetensors tqdm tabulate.py tabulate typi
 BARE="torch torchgen functorch numpy numpy.libs scipy scipy.libs tifffile h5py h5py.libs sympy mpmath \
   networkx jinja2 markupsafe filelock fsspec setuptools"
 
-# pack: sources, weights, the libraries for sm_90 and the packages that the machine need not have.
+# pack: archive the sources, the weights, the libraries for sm_90, and the packages in PACKAGES, which
+# the machine need not have.
 pack() {
   local into=outputs/gpu.tar.xz stage found package
   stage=$(mktemp -d) && mkdir -p outputs "$stage/cassi-gpu/carried" "$stage/cassi-gpu/lib" || exit 2
@@ -52,7 +53,7 @@ pack() {
   ls -l "$into".*
 }
 
-# rehearse: unpack into an empty folder and run with a Python that has only what BARE names.
+# rehearse: unpack into an empty folder, and run with a Python that only has the packages in BARE.
 rehearse() {
   local place found package status=75 real
   pack || exit 2
@@ -95,9 +96,10 @@ out=${1:-outputs/gpu}
 failed=0 left=0
 steps=()
 
-# step NAME COMMAND: runs a line of bash in what is left of the sitting; what it prints goes to NAME.log,
-# its row of the table, with the last line of that, to NAME.row. A step that the sitting cut short is
-# made again in the next one, which is whole; then it has failed. One whose name ends in + goes on instead.
+# step NAME COMMAND: run a line of bash in the rest of the sitting. Its output goes to NAME.log, and its
+# row of the table, which has the last line of the output, to NAME.row. If the sitting ends before the
+# step, the next sitting begins with this step. If a whole sitting is too short, the step has failed.
+# A step whose name ends in + resumes in the next sitting instead, and cannot fail in this way.
 step() {
   local name=${1%+} begun=$SECONDS time status note
   if [ -n "$only" ] && ! [[ $name =~ ^($only)$ ]]; then steps+=("$name"); return; fi
@@ -122,14 +124,14 @@ step() {
   printf '| %s | %s | %d | %s |\n' "$name" "$status" $((SECONDS - begun)) "$note" > "$out/$name.row"
 }
 
-# section NAME: what a step printed of tables, if it has run.
+# section NAME: print the tables in the output of a step, if it has run.
 section() {
   [ -f "$out/$1.log" ] || return
   printf '\n## %s\n\n' "$1"
   grep '^|' "$out/$1.log"
 }
 
-# archive LETTER: the files of its steps as one archive, without those that would make it too large.
+# archive LETTER: put the files of these steps into one archive; if it is too large, only logs and rows.
 archive() {
   local file="$out/$1.tar.xz"
   (cd "$out" && tar cJ --exclude='*.ckpt' --exclude=starts "$1"_*) > "$file" 2> /dev/null
@@ -145,17 +147,19 @@ step a_backend "$python -c 'import torch, cassi; found = cassi.ops.backend(torch
 quiet="-p no:cacheprovider -o timeout=3000"
 [ "$DEVICE" = cuda ] && marked="-m cuda" || marked="-k data_step"
 step a_tests "$python -m pytest -q $quiet $marked -ra tests/ops tests/systems tests/solvers"
-# What the kernels of the CPU are tested by: every size, step, dtype, layout and lack of a gradient.
+# The same tests as for the CPU's kernels: every size, step, dtype and layout. Tests of `others` do not
+# apply to another device.
 others='instruction or thread_count or larger_than or every_operator or compiles or lack_of or failed_before or too_little'
 [ "$DEVICE" = cuda ] || others="$others or random or property or more_than_fits" # shared memory is that of a GPU
 for file in emulated_cases test_compiled test_compiled_camera test_compiled_signal test_compiled_tv; do
   step "a_parity_$file" "CASSI_TEST_DEVICE=$DEVICE $python -m pytest -q $quiet tests/ops/$file.py -k 'not ($others)'"
 done
 
-# B: without torch's cache of memory, so that each tensor ends where its memory does.
+# B: memory errors and races. Without torch's cache, each tensor has its own memory, so that an access
+# beyond its end is seen.
 for tool in memcheck racecheck synccheck; do
-  for case in random_calls test_tv_prox test_taps '(test_camera and dtype2 and size0)'; do
-    name=b_${tool}_$(printf %s "$case" | tr -dc '[:alpha:]_')
+  for case in random_calls test_tv_prox '(test_every_operator and taps)' '(test_camera and dtype2 and size0)'; do
+    name=b_${tool}_$(printf %s "$case" | tr ' ' _ | tr -dc '[:alpha:]_')
     random="$python -m pytest -x $quiet tests/ops/test_cuda.py -k '$case'"
     if [ "$DEVICE" = cuda ]; then
       step "$name" "PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $tool --error-exitcode 1 $random"

@@ -1,9 +1,10 @@
-"""Read files that are made to harm, and print the outcome, the time and the memory of each.
+"""Read files that are made to do harm, and print the outcome and the time of each.
 
     python -m scripts.checks.hostile_files
 
-Each file must be refused with one line, within 20 s, with less than 1 GB of memory, and without
-reading a byte of a file outside of its folder. The exit status is 1 if one is not.
+Each file must be refused with one line, within 20 s and with less than 1 GB of memory. No byte of a
+file outside of its folder may be read. The exit status is 1 if a file breaks one of these rules.
+The docstring of a function says which file it makes.
 """
 
 import json
@@ -33,7 +34,7 @@ from cassi.priors.weights import read_file
 from cassi.systems import Curve
 
 MAX_SECONDS, MAX_MEGABYTES = 20, 1000
-# Value of all files outside of the folder, which must not be read.
+# Value in all files outside of the folder; it must never be read.
 SECRET = 123.5
 
 
@@ -123,7 +124,8 @@ def _zarr(folder: Path, codec: str, chunk: bytes) -> Path:
 
 def zarr_zstd(folder: Path) -> Path:
     """A chunk of zstd that does not say how long its content is: 4 GB."""
-    block = struct.pack("<I", (1 << 17) << 3 | 1 << 1)[:3] + b"\0"  # one byte, 128 KiB of times
+    # A block that repeats one byte 131,072 times.
+    block = struct.pack("<I", (1 << 17) << 3 | 1 << 1)[:3] + b"\0"
     frame = b"\x28\xb5\x2f\xfd" + bytes([0, 7 << 3]) + block * 32_000
     return _zarr(folder, "zstd", frame + b"\1\0\0")
 
@@ -147,7 +149,7 @@ def zarr_zlib(folder: Path) -> Path:
     metadata |= {"filters": None}
     (store / "cube" / ".zarray").write_text(json.dumps(metadata), encoding="utf-8")
     pack, part = zlib.compressobj(9), bytes(50_000_000)
-    # After a full flush the same bytes give the same code again.
+    # After a full flush, the same bytes are compressed to the same code again.
     first, next_one = (pack.compress(part) + pack.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
     checksum = struct.pack(">HH", 24 * len(part) % 65521, 1)  # Adler-32 of zeros
     content = first + next_one * 23 + pack.flush()[:-4] + checksum
@@ -224,7 +226,8 @@ def tiff_strips(folder: Path) -> Path:
         *((262, 3, 1, 1), (_STRIPS, 4, 64, 0), (277, 3, 1, 1), (278, 4, 1, rows)),
         (279, 4, 64, 256),
     ]
-    # The positions of the strips stand in the file before the data, so its length is needed first.
+    # The positions of the strips are in front of the data. So the file's length without data is
+    # needed first.
     without_data = _tiff(tags, b"")
     strips = struct.pack("<64I", *[len(without_data) + 512] * 64)
     (folder / "a.tif").write_bytes(
@@ -520,7 +523,7 @@ def own_memory(_: Path) -> Path:
 
 
 def standard_input(folder: Path) -> Path:
-    """What the command is given on its standard input, under a name that can be read."""
+    """A link to the command's standard input, with the name of a file that could be read."""
     (folder / "a.npy").symlink_to("/dev/stdin")
     return folder / "a.npy"
 
@@ -532,21 +535,21 @@ def folder_as_file(folder: Path) -> Path:
 
 
 def curve_of_one_line(folder: Path) -> Path:
-    """A dispersion curve of one line, 1 GB, of nothing."""
+    """A dispersion curve of one line of 1 GB, in a sparse file."""
     (folder / "a.csv").touch()
     os.truncate(folder / "a.csv", 10**9)
     return folder / "a.csv"
 
 
 def camera_of_laughs(folder: Path) -> Path:
-    """A camera's file whose aliases come to 10^9 texts."""
+    """A camera's file whose aliases expand to 10^9 texts."""
     lines = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
     (folder / "a.yaml").write_text("\n".join(["a0: &a0 [lol]", *lines, "mask: *a9"]))
     return folder / "a.yaml"
 
 
 def weights_of_header(folder: Path) -> Path:
-    """A safetensors file whose header is 2^40 bytes long, of nothing."""
+    """A safetensors file whose header is 2^40 bytes long, in a sparse file."""
     (folder / "a.safetensors").write_bytes(struct.pack("<Q", 1 << 40) + b"{}")
     os.truncate(folder / "a.safetensors", (1 << 40) + 100)
     return folder / "a.safetensors"
@@ -575,9 +578,9 @@ MAKERS: tuple[Callable[[Path], Path | str], ...] = (
     *(link_to_itself, own_memory, standard_input, folder_as_file, curve_of_one_line),
     *(camera_of_laughs, weights_of_header, weights_of_header_text),
 )
-# Files of two axes, which are read as masks.
+# Functions whose files have two axes, and are read as masks.
 MASKS = (bundled_path, tiff_ndtiff, tiff_strips, tiff_jpeg2000)
-# Files that are read, but without the part that would harm.
+# Functions whose files may be accepted, because the harmful part is not read.
 HARMLESS = ("mat_text", "tiff_ndtiff")
 
 
@@ -598,12 +601,12 @@ def find_fault(make: Callable[[Path], Path | str], root: Path) -> tuple[str, flo
     except Exception as error:
         message = describe(error)
         if not is_usage_error(error):
-            fault = f"no error of the user's: {type(error).__name__}"
+            fault = f"not an error for the user: {type(error).__name__}"
         elif len(message.splitlines()) != 1 or not message.isprintable():
             fault = "its message is not one line"
     else:
         if isinstance(content, io.LoadedArray) and (content.data == SECRET).any():
-            fault = "it gives what lies elsewhere"
+            fault = "a file outside of its folder was read"
         elif make.__name__ not in HARMLESS:
             fault = "it is accepted"
     seconds = time.monotonic() - start
@@ -618,10 +621,10 @@ def main() -> int:
             fault, seconds, message = find_fault(make, Path(root))
             has_fault |= bool(fault)
             print(f"{make.__name__:20} {seconds:5.1f} s  {fault or 'right'}: {message}", flush=True)
-    # getrusage would begin with the memory of the process that started this one.
+    # getrusage would also count the memory of the process that started this one.
     status = Path("/proc/self/status").read_text()
     own_peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
-    # Children count only after their end.
+    # The system counts a child only after its end.
     sandboxed_reader.stop()
     reader_peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6
     print(

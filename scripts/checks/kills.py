@@ -4,18 +4,19 @@
     python -m scripts.checks.kills --renames --only train
 
 Tiny runs of cassi-reconstruct (one snapshot, and a folder of three), cassi-evaluate, cassi-train
-and cassi-calibrate are sent SIGKILL or SIGTERM at random moments of the time that they compute
-(Linux). After each kill every final file must be readable and match its checksum, no process that
-the command started may live on, and after SIGTERM the command must have printed one line about it.
-Then the same command is started again, and maybe killed again, until it completes. Then no
-temporary file may be left, and the results must be those of an undisturbed run: the bytes of the
-cube and of results.json; weights, optimizer and metrics.csv of the training bit for bit. One line
-is printed per kill and per completed run; the exit status is 1 if there was a fault. With
-`--renames` a run is killed directly after each of its renames, one after the other: between renames
-nothing changes under a final name.
+and cassi-calibrate get SIGKILL or SIGTERM after a random CPU time (Linux). After each kill, every
+final file must be readable and match its checksum, and no process that the command started may
+still run. After SIGTERM the command must have printed one line about it. Then the same command is
+started again, and maybe killed again, until it completes. Then no temporary file may be left, and
+the results must be those of an undisturbed run, bit for bit: the cube and results.json, and of the
+training weights, optimizer and metrics.csv. One line is printed per kill and per completed run. The
+exit status is 1 if there was a fault.
 
-A run is a fork of a process that has imported everything and computed nothing, so that the kills
-come during the commands' own work.
+With `--renames`, one run is killed after its first rename, another after its second, and so on.
+That covers all states of the files, because nothing changes under a final name between renames.
+
+A run is a fork of a process that has imported all modules and computed nothing. So the kills come
+during the command's own work.
 """
 
 import argparse
@@ -103,7 +104,7 @@ def make_cases(data: Path) -> dict[str, Case]:
     return {
         "reconstruct": Case(
             "cassi.apps.reconstruct",
-            (f"measurement={data / 'snapshots' / 'snapshot_options.npy'}", *snapshot_options),
+            (f"measurement={data / 'snapshots' / 'one.npy'}", *snapshot_options),
             ("cube.npy",),
         ),
         "snapshots": Case(
@@ -114,7 +115,7 @@ def make_cases(data: Path) -> dict[str, Case]:
         "calibrate": Case(
             "cassi.apps.calibrate",
             (
-                *(f"measurement={data / 'large_mask.npy'}", f"mask={data / 'large_mask-mask.npy'}"),
+                *(f"measurement={data / 'large.npy'}", f"mask={data / 'large-mask.npy'}"),
                 *("system.step=1", "system.bands=5", "solver=gap", "prior=tv", "threads=1"),
                 "solver.iterations=3",
             ),
@@ -166,10 +167,10 @@ def _check_store(file: Path) -> None:
 
 def _check_page(file: Path) -> None:
     if not file.read_text(encoding="utf-8").rstrip().endswith("</html>"):
-        raise ValueError("it is cut")
+        raise ValueError("its end is missing")
 
 
-# Functions that read a final file completely, by suffix.
+# Functions that read the whole of a final file, by suffix.
 CHECKS: dict[str, Callable[[Path], object]] = {
     ".json": lambda file: json.loads(file.read_text()),
     ".sqlite": _check_store,
@@ -188,7 +189,7 @@ CHECKS: dict[str, Callable[[Path], object]] = {
 
 
 def final_files(folder: Path) -> Iterator[Path]:
-    """Yield the files that are not temporary, nor Hydra's own copies of the configuration."""
+    """Yield all files except temporary ones and Hydra's own copies of the configuration."""
     for file in sorted(folder.rglob("*")):
         parts = file.relative_to(folder).parts
         if file.is_file() and not any(part.startswith(".") for part in parts):
@@ -207,7 +208,7 @@ def find_faults(folder: Path) -> list[str]:
 
 
 def find_differences(case: Case, folder: Path, reference: Path) -> list[str]:
-    """Return the differences of a completed run from an undisturbed one, and temporary files."""
+    """Return how a completed run differs from the undisturbed one, and its temporary files."""
     faults = []
     for name in case.equal_files:
         if (reference / name).read_bytes() != (folder / name).read_bytes():
@@ -218,7 +219,7 @@ def find_differences(case: Case, folder: Path, reference: Path) -> list[str]:
         keys = {key for key in keys if not _is_equal(state.get(key), expected.get(key))}
         faults += [f"{name}: another {key}" for key in sorted(keys)]
     temporary_files = folder.rglob(".*cassi-*")
-    return faults + [f"{file.relative_to(folder)}: was left" for file in temporary_files]
+    return faults + [f"{file.relative_to(folder)}: temporary file" for file in temporary_files]
 
 
 def _read_state(file: Path) -> dict[str, Any]:
@@ -226,7 +227,8 @@ def _read_state(file: Path) -> dict[str, Any]:
     # The order of the tensors in a safetensors file differs from process to process.
     if file.suffix == ".safetensors":
         return {**load_file(file), "card": asdict(read_card(file))}
-    # Callbacks hold paths, and loops the times of Lightning's timers: both differ.
+    # Callbacks contain paths, and loops contain the times of Lightning's timers. Both differ from
+    # run to run.
     state = read_tensors(file)
     return {key: value for key, value in state.items() if key not in ("callbacks", "loops")}
 
@@ -240,24 +242,24 @@ def _is_equal(a: Any, b: Any) -> bool:
 
 
 def judge_end(number: int, status: int, log: Path) -> list[str]:
-    """Return the faults of how a command ended after a signal: its exit status and its output."""
+    """Return the faults in the exit status and the output of a command after a signal."""
     text = log.read_text(errors="replace")
     faults = [f"a traceback: {text[-2000:]}"] if "Traceback" in text else []
-    # A signal before the command has installed its handler ends the process by the system; one at
-    # the very end may come after all is done. Both are right.
+    # Two other exit statuses are right. If the command has not installed its handler yet, the
+    # system ends it. If the signal comes at the very end, the command may be done.
     if number == signal.SIGTERM and status not in (TERMINATED, -signal.SIGTERM, 0):
         faults.append(f"exit status {status}")
     if status == TERMINATED and text.count("terminated; ") != 1:
-        faults.append(f"not one line about it: {text[-500:]}")
+        faults.append(f"expected one line about the signal: {text[-500:]}")
     return faults
 
 
-# A sandboxed reader whose command is killed ends by itself, within so many seconds.
+# If a command is killed, its sandboxed reader must end by itself within so many seconds.
 ORPHAN_SECONDS = 15
 
 
 def await_orphans() -> list[str]:
-    """Wait for the end of all processes that a command has started; name those that live on."""
+    """Wait until all processes that a command has started end; name and kill those that do not."""
     deadline, reader = time.monotonic() + ORPHAN_SECONDS, sandboxed_reader.process_id()
     while orphans := [n for n in _children() if n != reader and not _has_ended(n)]:
         if time.monotonic() > deadline:
@@ -281,7 +283,8 @@ def _has_ended(number: int) -> bool:
 def ends_before(number: int, seconds: float, pause: float) -> bool:
     """Wait until a process has used so much CPU time, and then a pause; tell whether it has ended.
 
-    CPU time, because on a busy machine wall-clock time does not say how far the process is.
+    CPU time is used because, on a busy machine, wall-clock time does not say how far the process
+    is.
     """
 
     def has_ended() -> bool:
@@ -289,7 +292,8 @@ def ends_before(number: int, seconds: float, pause: float) -> bool:
         return os.waitid(os.P_PID, number, options) is not None
 
     while not has_ended():
-        # The name, in brackets, may hold spaces; user and system time are fields 14 and 15.
+        # The name, in brackets, may contain spaces. User and system time are fields 14 and 15, or
+        # 11 and 12 counted from 0 behind the name.
         fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
         if (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") >= seconds:
             time.sleep(pause)
@@ -299,15 +303,15 @@ def ends_before(number: int, seconds: float, pause: float) -> bool:
 
 
 def start(case: Case, folder: Path, begin: Callable[[], object] = lambda: None) -> int:
-    """Start a command as a fork, whose output goes to a file beside its folder.
+    """Start a command in a fork of this process; its output goes to a file beside its folder.
 
     Args:
         case: the command.
         folder: the folder of its results.
-        begin: called first in the new process.
+        begin: function that the new process calls first.
 
     Returns:
-        The number of its process.
+        The number of the new process.
     """
     number = os.fork()
     if number:
@@ -323,7 +327,7 @@ def start(case: Case, folder: Path, begin: Callable[[], object] = lambda: None) 
         status = 0
     except SystemExit as stop:
         status = stop.code if isinstance(stop.code, int) else 1
-    # The interpreter would print the traceback at its end, which os._exit leaves out.
+    # The interpreter would print the traceback when it ends, but os._exit leaves that out.
     except BaseException:
         traceback.print_exc()
     finally:
@@ -334,7 +338,7 @@ def start(case: Case, folder: Path, begin: Callable[[], object] = lambda: None) 
 
 
 def end_at_rename(count: int) -> None:
-    """Let this process end at once, as by SIGKILL, after so many renames and hard links."""
+    """Let this process end, as by SIGKILL, directly after so many renames and hard links."""
     remaining = itertools.count(count - 1, -1)
 
     def end_after(change: Callable[..., None]) -> Callable[..., None]:
@@ -359,8 +363,8 @@ class Checker:
     """Kills runs, checks what is left, resumes and compares them.
 
     Attributes:
-        cases: name → case.
-        root: folder of the runs; those of the undisturbed runs are `whole-NAME`.
+        cases: the cases by name.
+        root: folder of all runs; the folder of an undisturbed run is called `whole-NAME`.
         counts: numbers of kills and faults.
     """
 
@@ -369,7 +373,7 @@ class Checker:
     counts: Counter[str]
 
     def run_undisturbed(self, name: str) -> float:
-        """Make the run that the others are compared with, and return its CPU seconds."""
+        """Run a case without a kill, to compare the others with, and return its CPU seconds."""
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu_seconds = usage.ru_utime + usage.ru_stime
         folder = self.root / f"whole-{name}"
@@ -429,15 +433,15 @@ class Checker:
             output = folder.with_suffix(".log").read_text()[-500:]
             faults.append(f"exit status {status}: {output}")
         self.counts["faults"] += bool(faults)
-        print(f"{title}: {'; '.join(faults) or 'as it should be'}", flush=True)
+        print(f"{title}: {'; '.join(faults) or 'right'}", flush=True)
 
 
 def prepare() -> None:
-    """Import the modules of the commands, for the forks, and adopt orphaned processes."""
-    # PR_SET_CHILD_SUBREAPER: processes whose command was killed become children of this one.
+    """Import the modules that the forks need, and let orphaned processes become children."""
+    # PR_SET_CHILD_SUBREAPER: if a command is killed, its processes become children of this one.
     if ctypes.CDLL(None).prctl(36, 1, 0, 0, 0):
         raise OSError("prctl failed")
-    # A fork would wait for ever for threads that exist in its parent only.
+    # A fork would wait forever for threads that only exist in its parent.
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
     libraries = ("lightning.pytorch", "matplotlib.figure", "tifffile", "cassi.viz")

@@ -2,11 +2,12 @@
 
     python -m scripts.checks.names [FOLDER ...]      # cassi and scripts without one
 
-A local, parameter, field, constant, function or class must not be called by a participle, an
-adjective, a pronoun or an adverb alone: `found` does not say what was found; `peak_ratio` and
-`padded_mask` do. CONTRIBUTING.md has the terms of the field. Participles stay for functions that
-return a changed copy, as Python's `sorted` does. Parameters of public names stay, too.
-A text is not multiplied by a truth value, and no function inside another one calls itself.
+A participle, adjective, pronoun or adverb alone is no name for a local, parameter, field, constant,
+function or class. `found` does not say what was found, but `peak_ratio` and `padded_mask` say what
+they are. CONTRIBUTING.md has the terms of the field. A function that returns a changed copy may be
+a participle, like Python's `sorted`. Parameters of public names are allowed, because users may name
+them. Two constructions are refused: the product of a text and a truth value, and a function inside
+another function that calls itself.
 """
 
 import argparse
@@ -25,18 +26,19 @@ WORDS.read(Path(__file__).with_name("vague_names.txt"), encoding="utf-8")
 PARTICIPLES, VAGUE, NOUNS, TERMS = (
     frozenset(" ".join(WORDS[section]).split()) for section in WORDS.sections()
 )
-# Pairs of a public function or class and a parameter. Users may name it, so it cannot change.
+# The listing of all public names, with their parameters.
 PUBLIC_NAMES = (ROOT / "docs/reference/public.txt").read_text(encoding="utf-8")
 PUBLIC_CALLS = {
     name.rpartition(".")[2]: re.findall(r"(\w+)=?(?:,|$)", parameters)
     for name, parameters in re.findall(r"^cassi\.(\S+?)\((.*)\)$", PUBLIC_NAMES, re.MULTILINE)
 }
-"""Parameters of each public function and class. A name among them stays, or keeps an alias."""
+"""Parameters of each public function and class. Users may name them, so they cannot change."""
 SETTINGS = frozenset(
     line.rpartition(".")[2] for line in PUBLIC_NAMES.splitlines() if re.match(r"[a-z_.]+$", line)
 )
 MARK = "# name:"
-"""A comment that says why the name of its line stays, such as a key of a file."""
+"""A comment with this mark allows the name in its line. It says why: a key of a file, for example.
+"""
 
 
 def is_vague(name: str) -> bool:
@@ -49,7 +51,7 @@ def is_vague(name: str) -> bool:
 
 def is_participle(word: str) -> bool:
     """Tell whether a word is a participle: `found`, `shifted`."""
-    # Regular ones end in -ed; irregular ones, such as `found`, are listed.
+    # Regular participles end in -ed. Irregular ones, such as `found`, are listed.
     return word in PARTICIPLES or (len(word) > 3 and word.endswith("ed") and word.isalpha())
 
 
@@ -66,14 +68,14 @@ def stored_names(function: ast.AST) -> Iterator[ast.Name]:
 
 
 def vague_names(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
-    """Yield line, kind and name of everything that is named by a vague word alone."""
+    """Yield the line, kind and name of everything whose name is a vague word alone."""
     for statement in tree.body:
         targets = getattr(statement, "targets", [getattr(statement, "target", None)])
         for target in targets:
             if isinstance(target, ast.Name) and target.id.isupper() and is_vague(target.id):
                 yield statement.lineno, "constant", target.id
-    # ast.walk comes to a class before its methods, so their class is known when they come. Public
-    # parameters of `__init__` and fields stand under the name of the class.
+    # ast.walk comes to a class before its methods, so the class of a method is known there.
+    # `PUBLIC_CALLS` has the parameters of `__init__`, and fields, under the name of the class.
     owners: dict[ast.AST, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):

@@ -3,11 +3,11 @@
     python -m scripts.checks.same_bits --command OLD/bin/cassi-reconstruct --with cassi-reconstruct
     python -m scripts.checks.same_bits --command OLD/bin/cassi-reconstruct --only gap_tv pretrained
 
-Every method is run on the bundled scene: each method by name, each solver with
-its default prior, each prior that needs no file, each camera, the weights of the package, a scene
-in blocks, and a folder of snapshots. Runs are shortened to a few iterations. A command is anything
-a shell would start, so `"python -m cassi reconstruct"` is one too. Prints a table; the exit
-status is 1 where a cube differs or a run fails.
+These cases are run on the bundled scene: each method by name, each solver with its default prior,
+each prior that needs no file, several cameras and noises, the weights of the package, a scene in
+blocks, and a folder of snapshots. Runs are shortened to a few iterations. A command is a program
+with arguments, so `"python -m cassi reconstruct"` is one too. A table is printed. The exit status
+is 1 if a cube differs or a run fails.
 """
 
 import argparse
@@ -31,7 +31,8 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 OUTPUT_OPTIONS = ["output.pictures=false", "output.progress=false", "threads=1"]
 FEW_ITERATIONS = ["solver.iterations=4"]
 FEW_IN_PHASES = ["solver.iterations=6", "solver.sigma.counts=[3,3]"]
-# The same for methods of several phases, whose numbers of iterations must add up to the whole.
+# Options with the same purpose for methods of several phases: the iterations of the phases must add
+# up to `solver.iterations`.
 FEW_ITERATIONS_OF = {
     "desci": [*FEW_IN_PHASES, "prior.counts=[3,3]"],
     "pnp_admm": [
@@ -54,7 +55,7 @@ def needs_a_file(prior: str) -> bool:
     return content.get("defaults") == ["_denoiser"] and content.get("weights") != "pretrained"
 
 
-def options_of(group: str) -> list[str]:
+def list_options(group: str) -> list[str]:
     """Return the names in a config group."""
     files = sorted((CONF / group).glob("*.yaml"))
     return [file.stem for file in files if not file.stem.startswith("_")]
@@ -67,16 +68,16 @@ def make_cases(folder: Path) -> dict[str, list[str]]:
         return FEW_ITERATIONS_OF.get(name, FEW_ITERATIONS)
 
     cases: dict[str, list[str]] = {}
-    for name in options_of("method"):
+    for name in list_options("method"):
         cases[f"method={name}"] = [f"method={name}", *shorten(name)]
     cases["experiment=cacti method=gap_tv"] = [
         "experiment=cacti",
         "method=gap_tv",
         *shorten("gap_tv"),
     ]
-    for name in options_of("solver"):
+    for name in list_options("solver"):
         cases[f"solver={name}"] = [f"solver={name}", *shorten(name)]
-    for name in options_of("prior"):
+    for name in list_options("prior"):
         if not needs_a_file(name):
             cases[f"prior={name}"] = ["solver=gap", f"prior={name}", *shorten(name)]
     gap = ["method=gap_tv", *shorten("gap_tv")]
@@ -112,10 +113,10 @@ def make_cases(folder: Path) -> dict[str, list[str]]:
 def run(command: str, overrides: list[str], folder: Path) -> dict[str, np.ndarray] | str:
     """Run a command; return its cubes by path, or the last line of its errors if it fails."""
     program, *arguments = shlex.split(command)
-    # The command runs in another folder, where a relative path would be wrong.
+    # The command runs in another folder, where a relative path of the program would be wrong.
     program = str(Path(shutil.which(program) or program).absolute())
     words = [program, *arguments, *overrides, *OUTPUT_OPTIONS, f"hydra.run.dir={folder}"]
-    # Each installation must load its own package, and not that of the folder this was started in.
+    # Each installation must load its own package, not the one in the folder of this check.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     process = subprocess.run(
         words, cwd=folder.parent, env=environment, capture_output=True, text=True, check=False
@@ -132,7 +133,7 @@ def run(command: str, overrides: list[str], folder: Path) -> dict[str, np.ndarra
 def compare(
     old_run: dict[str, np.ndarray] | str, new_run: dict[str, np.ndarray] | str
 ) -> tuple[bool, str]:
-    """Tell whether two results of `run` have the same bits, and in words what differs."""
+    """Tell whether two results of `run` have the same bits; also return the difference in words."""
     if isinstance(old_run, str) or isinstance(new_run, str):
         runs = (("old", old_run), ("new", new_run))
         return False, "; ".join(f"{name}: {run}" for name, run in runs if isinstance(run, str))
@@ -159,7 +160,7 @@ def main() -> int:
         "--with",
         dest="other",
         default=str(Path(sys.executable).with_name("cassi-reconstruct")),
-        help="the new one; default: that of this Python",
+        help="the new cassi-reconstruct; default: the one of this Python",
     )
     parser.add_argument("--only", nargs="+", default=[], help="parts of the names of cases")
     options = parser.parse_args()

@@ -1,10 +1,10 @@
-"""Count lines by part, loaded modules, long functions, probes and loose types.
+"""Count lines of each part, loaded modules, long functions, and uses of `Any` and `hasattr`.
 
     python -m scripts.checks.structure
     python -m scripts.checks.structure --beside v1.0.0rc1    # and the lines of another revision
 
-A line is code, docstring, comment or blank. `Any` counts names in annotations and elsewhere; probes
-are calls of getattr and hasattr.
+A line is code, docstring, comment or blank. `Any` counts all uses of the name, in annotations and
+elsewhere. `probes` counts calls of getattr and hasattr.
 """
 
 import argparse
@@ -22,11 +22,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# Longer functions are listed, outside of networks of the literature.
+# Longer functions are listed, except in networks of the literature.
 MAX_FUNCTION_LINES = 60
 KINDS = ("code", "docstring", "comment", "blank")
-# Reconstructs by a Python call or by the command, and prints the number of modules of the package
-# that this loads, and their lines.
+# This program reconstructs by a Python call or by the command. It prints how many modules of the
+# package that loads, and how many lines they have.
 PROGRAM = """
 import json, sys, torch
 import cassi
@@ -46,18 +46,20 @@ print(json.dumps([len(files), sum(len(open(file).readlines()) for file in files)
 """
 
 
-def sources(folder: str, root: Path = ROOT) -> list[Path]:
+def find_sources(folder: str, root: Path = ROOT) -> list[Path]:
     """Return the Python files below a folder; for `NAME/*` only those in the folder itself."""
     pattern = "*.py" if folder.endswith("/*") else "**/*.py"
     return sorted((root / folder.removesuffix("/*")).glob(pattern))
 
 
-def lines_of(part: str, root: Path) -> int:
+def count_lines(part: str, root: Path) -> int:
     """Return the lines of the Python files of a part; for "docs, words" the words of the pages."""
     if part == "docs, words":
         pages = [*(root / "docs").rglob("*.md"), *root.glob("*.md")]
         return sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
-    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in sources(part, root))
+    return sum(
+        len(file.read_text(encoding="utf-8").splitlines()) for file in find_sources(part, root)
+    )
 
 
 @contextmanager
@@ -78,20 +80,20 @@ def compare(parts: list[str], revision: str) -> None:
         names = sorted(p.name for p in (root / "cassi").iterdir() if p.is_dir())
         removed_parts = [f"cassi/{name}" for name in names if f"cassi/{name}" not in parts]
         parts = [*parts, *removed_parts, "docs, words"]
-        rows = {part: (lines_of(part, root), lines_of(part, ROOT)) for part in parts}
+        rows = {part: (count_lines(part, root), count_lines(part, ROOT)) for part in parts}
     print(f"{'':20}{revision:>12}{'now':>10}")
     for part, (old_lines, new_lines) in rows.items():
         if old_lines or new_lines:
             print(f"{part:20}{old_lines:>12}{new_lines:>10}")
 
 
-def kinds_of(text: str) -> Counter[str]:
+def count_kinds(text: str) -> Counter[str]:
     """Count the lines of each kind in a source."""
     lines = text.splitlines()
     kinds = ["code" if line.strip() else "blank" for line in lines]
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         row, column = token.start
-        # A comment behind code leaves its line a line of code.
+        # A line with code and a comment counts as code.
         if token.type == tokenize.COMMENT and not lines[row - 1][:column].strip():
             kinds[row - 1] = "comment"
     for node in ast.walk(ast.parse(text)):
@@ -102,9 +104,9 @@ def kinds_of(text: str) -> Counter[str]:
     return Counter(kinds)
 
 
-def long_functions() -> Iterator[str]:
+def find_long_functions() -> Iterator[str]:
     """Yield the functions of the package that are longer than `MAX_FUNCTION_LINES`."""
-    for path in sources("cassi"):
+    for path in find_sources("cassi"):
         if "published" in path.parts:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
@@ -114,10 +116,10 @@ def long_functions() -> Iterator[str]:
                     yield f"{path.relative_to(ROOT)}: {node.name}, {length} lines"
 
 
-def loose_types() -> Counter[str]:
+def count_loose_types() -> Counter[str]:
     """Count in the package `Any`, probes, and parameters `system` of type `Any`."""
     counts: Counter[str] = Counter()
-    for path in sources("cassi"):
+    for path in find_sources("cassi"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Name) and node.id == "Any":
                 counts["Any"] += 1
@@ -148,12 +150,12 @@ def main() -> None:
     parts = sorted(p.name for p in (ROOT / "cassi").iterdir() if p.is_dir() and p.name[0] != "_")
     folders = [*(f"cassi/{name}" for name in parts), "cassi/*", "scripts", "tests"]
     for part in folders:
-        counts = sum((kinds_of(p.read_text()) for p in sources(part)), Counter[str]())
+        counts = sum((count_kinds(p.read_text()) for p in find_sources(part)), Counter[str]())
         total += counts
         row = "".join(f"{counts[kind]:>11}" for kind in KINDS)
         print(f"{part:20}{sum(counts.values()):>8}{row}")
     print(f"{'all':20}{sum(total.values()):>8}" + "".join(f"{total[k]:>11}" for k in KINDS))
-    print(dict(loose_types()), *long_functions(), sep="\n")
+    print(dict(count_loose_types()), *find_long_functions(), sep="\n")
     for name, command in (("cassi.reconstruct(y, system)", False), ("cassi-reconstruct", True)):
         modules, lines = count_modules(command, options.folder)
         print(f"{name}: {modules} modules, {lines} lines")

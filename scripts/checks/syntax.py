@@ -3,8 +3,9 @@
     python -m scripts.checks.syntax [FOLDER]
 
 FOLDER has torch's headers; the default is `$CASSI_TORCH_2_11`, else `../shared/torch_2_11/include`.
-Without headers or a compiler the check says so and passes. CUDA sources are compiled as C++, by the
-emulation. If `nvcc` is found, `ops.cpp` and `scratch.cpp` are also compiled with CUDA's headers.
+Without headers or a compiler, the check says so and passes. CUDA sources are compiled as C++, with
+the headers of `csrc/emulated`. If `nvcc` is found, `ops.cpp` and the C++ sources of `csrc/cuda` are
+also compiled with CUDA's headers.
 """
 
 import os
@@ -43,7 +44,7 @@ def cuda_headers() -> str | None:
     """Return the folder of CUDA's headers; None without `nvcc`."""
     if shutil.which("nvcc") is None:
         return None
-    # A dry run prints the folder, wherever CUDA is installed.
+    # A dry run of nvcc prints the folder of the headers.
     command = ["nvcc", "--dryrun", "-x", "cu", "-c", os.devnull, "-o", os.devnull]
     output = subprocess.run(command, capture_output=True, text=True, check=False).stderr
     match = re.search(r'INCLUDES="-I([^"]+)"', output)

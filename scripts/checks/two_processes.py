@@ -2,9 +2,9 @@
 
     python -m scripts.checks.two_processes model=gap_net trainer.max_steps=20 hydra.run.dir=DIR
 
-Takes the options of cassi-train. The processes communicate by gloo, because NCCL refuses two
-processes on one device; so each counts as a machine of its own. One line is printed per process,
-and the exit status is 1 if one failed.
+The options are those of cassi-train. The processes communicate by gloo, because NCCL refuses two
+processes on one device. Lightning is told that each process is a node with one device. One line is
+printed per process, and the exit status is 1 if a process failed.
 """
 
 import os

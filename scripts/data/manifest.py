@@ -1,11 +1,11 @@
 """Write the manifest of a data set: the files of each split, with their checksums.
 
-The bundled one, for example, is written by:
+For example, this command writes the manifest of the package:
 
     python -m scripts.data.manifest $CASSI_DATA --train cave_train --validation cave_raw \
         --test cave_test --alias cave_test/scene01.mat=flowers … --output data/manifests/cave.json
 
-A split without an option takes the folder of its name in ROOT, if there is one.
+A split without an option takes the folder with its name in ROOT, if there is one.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def main() -> int:
         print(f"{split}: {len(scenes)} scenes", file=sys.stderr)
     content["aliases"] = dict(pair.split("=", 1) for pair in arguments.alias)
     output = arguments.output or root / "manifest.json"
-    # A manifest that cannot be read does not get its final name.
+    # The manifest is read before it gets its final name, so that an invalid one is never used.
     with atomic_path(output) as temporary:
         temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         read_manifest(temporary)

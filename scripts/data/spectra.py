@@ -1,4 +1,4 @@
-"""Write the statistics of spectra of ordinary scenes, which checks and calibrations of cameras use.
+"""Write statistics of the spectra of ordinary scenes, for the checks and calibrations of cameras.
 
     python -m scripts.data.spectra
 
@@ -26,7 +26,7 @@ WAVELENGTHS = torch.linspace(455, 645, 16, dtype=torch.float64)
 
 
 def summarize(cubes: list[Tensor], nm: Tensor) -> Statistics:
-    """Return the statistics of cubes `(C, H, W)` at wavelengths nm, all scenes of one weight."""
+    """Return the statistics of cubes `(C, H, W)` at wavelengths nm; all have the same weight."""
     scene_moments = [moments(cube, nm, WAVELENGTHS) for cube in cubes]
     means = torch.stack([mean for mean, _ in scene_moments])
     scene_spread = torch.stack([spread for _, spread in scene_moments]).mean(0)
@@ -36,9 +36,9 @@ def summarize(cubes: list[Tensor], nm: Tensor) -> Statistics:
 
 
 def log_mean_spectrum(cube: Tensor, nm: Tensor) -> Tensor:
-    """Return the logarithm of a cube's mean spectrum, shifted to the mean 0."""
+    """Return the logarithm of a cube's mean spectrum, less its mean over wavelengths."""
     spectrum = cube.double().mean((1, 2)).numpy()
-    # Logarithms, because the brightness of a scene then adds a constant, which is subtracted.
+    # In logarithms the brightness of a scene is an additive constant, which is subtracted.
     logs = torch.from_numpy(np.log(np.interp(WAVELENGTHS.numpy(), nm.numpy(), spectrum)))
     return logs - logs.mean()
 

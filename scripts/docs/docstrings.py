@@ -1,6 +1,7 @@
 """Extension of Griffe that turns examples in docstrings, `>>> …`, into code blocks.
 
-Markdown would read them as quotations. An example ends at the next empty line, as for doctest.
+Without it, Markdown would take the examples for quotations. An example ends at the next empty line,
+as for doctest.
 """
 
 import re

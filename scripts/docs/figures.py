@@ -1,14 +1,15 @@
-"""Fill the pages with the figures of docs/figures.json.
+"""Write the figures of docs/figures.json into the tables and sentences of the pages.
 
     cassi-evaluate benchmark=leaderboard hydra.run.dir=runs/leaderboard
     python -m scripts.benchmarks.video --json runs/video.json
     python -m scripts.docs.figures runs/leaderboard runs/video.json    # add figures, fill pages
     python -m scripts.docs.figures --check                             # list pages that disagree
 
-Folders are results of `benchmark=leaderboard` and `benchmark=inversenet`. Files are those that
-benchmarks write with `--json`, and card.json of the gate of new weights. A table stands between
-`<!-- figures: NAME -->` and `<!-- end -->`; `QUOTES` lists the figures in sentences, and those in
-tables of several sources. Published figures of others are in `published_figures.yaml`.
+A folder has results of `benchmark=leaderboard` or `benchmark=inversenet`. A file is one that a
+benchmark writes with `--json`, or card.json of `scripts.release.weights`. On a page, a table is
+between `<!-- figures: NAME -->` and `<!-- end -->`. `QUOTES` lists the figures in sentences, and
+figures in tables that have several sources. Figures that others have published are in
+`published_figures.yaml`.
 """
 
 import argparse
@@ -51,8 +52,8 @@ CONDITIONS = {
 TRAINING_DATA = {"pretrained": "20 CAVE scenes"}
 MISSING = "–"
 Figures = dict[str, Any]
-# Page → parts of it, with figures as fields of `str.format`. The format `s` of a figure is that of
-# `f` without the zero before the point.
+# For each page, pieces of its text with figures as fields of `str.format`. The format `s` is `f`
+# without the zero before the point.
 QUOTES: dict[str, tuple[str, ...]] = {
     "README.md": (
         "any camera | {tsa.auto[0]:.1f} dB",
@@ -111,7 +112,7 @@ def fill(page: str, text: str, figures: Figures) -> str:
     """Return the text of a page with new tables and quotes.
 
     Raises:
-        ValueError: if a quote is not on the page exactly once.
+        ValueError: a quote is not on the page exactly once.
     """
     for name, make in TABLES.items():
         begin, end = f"<!-- figures: {name} -->\n\n", "\n\n<!-- end -->"
@@ -144,7 +145,7 @@ class _Quotable(dict[str, Any]):
 
 
 def merge(figures: Figures, new_figures: Figures) -> None:
-    """Add figures to others, in place of those with the same names."""
+    """Add new figures to the others; a new figure replaces an old one of the same name."""
     for name, value in new_figures.items():
         if isinstance(value, dict) and isinstance(figures.get(name), dict):
             merge(figures[name], value)
@@ -156,8 +157,8 @@ def add_results(figures: Figures, folder: Path) -> None:
     """Add the results of an evaluation to the figures of the leaderboard.
 
     Raises:
-        OSError: if the folder has no results.
-        ValueError: if they have a condition that the page does not have.
+        OSError: the folder has no results.
+        ValueError: the results have a condition that the page does not have.
     """
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))["timing"]
@@ -185,10 +186,12 @@ def add_results(figures: Figures, folder: Path) -> None:
 def name_condition(
     row: str, settings: Mapping[str, Any], is_protocol: bool
 ) -> tuple[str, str | None]:
-    """Return the method and the condition of a row; None for one that the page does not show.
+    """Return the method and the condition of a row.
+
+    The condition is None if the page does not show it.
 
     Raises:
-        ValueError: if the settings are not those of the page's conditions.
+        ValueError: the settings are not those of the page's conditions.
     """
     method, _, condition = row.partition(" (")
     condition = condition.removesuffix(")")
@@ -204,7 +207,7 @@ def name_condition(
 
 
 def _is_set(value: Any) -> bool:
-    """Tell whether a setting has a value: not null, 0, or a mapping or list of those alone."""
+    """Tell whether a setting, or a value inside it, is other than null, 0 and empty."""
     if isinstance(value, Mapping | list):
         return any(map(_is_set, value.values() if isinstance(value, Mapping) else value))
     return bool(value)
@@ -246,7 +249,7 @@ def _make_ranking(methods: Mapping[str, Mapping[str, Any]]) -> str:
         row += [format_cell(entry.get(name, {}), name == first) for name in conditions]
         rows.append(row)
     head = ["method", "trained on", "M", "s", *(CONDITIONS[name] for name in conditions)]
-    note = f"Means over {n_scenes} scenes, or as many as stand beside."
+    note = f"Means over {n_scenes} scenes, or over the number of scenes in brackets."
     return f"{format_table(head, rows)}\n\n{note}"
 
 

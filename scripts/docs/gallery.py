@@ -1,8 +1,9 @@
 """Draw the pictures of docs/gallery.
 
-Pictures of the bundled scene need no data. Pictures of KAIST snapshots and of captures by two real
-cameras need $CASSI_DATA, and are left as they are without it. Prints each picture and its size. On
-two cores the pictures of the bundled scene take a minute, all pictures a quarter of an hour.
+Pictures of the bundled scene need no data. Pictures of KAIST snapshots, of captures by two real
+cameras, and of the spectral video need $CASSI_DATA; without it they stay as they are. The name and
+size of each picture are printed. On two cores the pictures of the bundled scene take a minute, and
+all pictures a quarter of an hour.
 
     python -m scripts.docs.gallery                  # all that can be drawn
     python -m scripts.docs.gallery methods bands    # some
@@ -46,8 +47,8 @@ FOLDER = ROOT / "docs" / "gallery"
 Panel = tuple[str, np.ndarray]  # title, picture
 
 
-def picture_row(panels: Sequence[Panel], columns: int, height: float) -> tuple[Figure, list[Axes]]:
-    """Lay out pictures in rows of so many columns; a row is `height` inches high."""
+def lay_out(panels: Sequence[Panel], columns: int, height: float) -> tuple[Figure, list[Axes]]:
+    """Lay out pictures in so many columns; each row is `height` inches high."""
     rows = math.ceil(len(panels) / columns)
     shape = panels[0][1].shape
     size = (columns * height * shape[1] / shape[0], rows * (height + 0.25))
@@ -68,7 +69,7 @@ def save(figure: Figure, name: str) -> None:
 
 
 @cache
-def bundled() -> tuple[torch.Tensor, torch.Tensor, list[float]]:
+def load_bundled() -> tuple[torch.Tensor, torch.Tensor, list[float]]:
     """Return the bundled scene `(1, C, H, W)`, its mask and its wavelengths in nm."""
     scene = load_cube(bundled_path("scene.tif"))
     assert scene.wavelengths is not None
@@ -76,27 +77,27 @@ def bundled() -> tuple[torch.Tensor, torch.Tensor, list[float]]:
 
 
 @cache
-def camera() -> cassi.SDCassi:
+def make_camera() -> cassi.SDCassi:
     """Return the camera of the benchmarks, with the bundled mask."""
-    return cassi.SDCassi(bundled()[1], bands=28, step=2)
+    return cassi.SDCassi(load_bundled()[1], bands=28, step=2)
 
 
-def in_colour(cube: torch.Tensor) -> np.ndarray:
+def render(cube: torch.Tensor) -> np.ndarray:
     """Render a cube of the bundled scene with the exposure of the truth."""
-    truth, _, wavelengths = bundled()
+    truth, _, wavelengths = load_bundled()
     exposure = exposure_of(truth[0], wavelengths, illuminant=None)
     return srgb(cube[0], wavelengths, illuminant=None, exposure=exposure)
 
 
 def draw_formation() -> None:
     """Draw the scene, the mask, one coded band and the snapshot."""
-    truth, mask, wavelengths = bundled()
-    y = camera()(truth)[0, 0].numpy()
+    truth, mask, wavelengths = load_bundled()
+    y = make_camera()(truth)[0, 0].numpy()
     # All panels have the width of the detector, so that one pixel has the same size in all.
     coded_band = np.zeros_like(y)
     coded_band[:, 28:284] = (mask[0, 0] * truth[0, 14]).numpy()
     scene_panel = np.full((*y.shape, 3), 255, np.uint8)
-    scene_panel[:, :256] = in_colour(truth)
+    scene_panel[:, :256] = render(truth)
     mask_panel = np.ones_like(y)
     mask_panel[:, :256] = mask[0, 0]
     panels = [
@@ -105,34 +106,34 @@ def draw_formation() -> None:
         (f"{wavelengths[14]:.0f} nm, coded and moved", coded_band ** (1 / 2.2)),
         ("sum of 28 bands: the snapshot", (y / y.max()) ** (1 / 2.2)),
     ]
-    save(picture_row(panels, 4, 2.2)[0], "formation.jpg")
+    save(lay_out(panels, 4, 2.2)[0], "formation.jpg")
 
 
 def draw_inverses() -> None:
-    """Draw the results of the two inverses in closed form, and of `auto`, which has a prior."""
-    truth, mask, _ = bundled()
-    y = camera()(truth)
+    """Draw the results of both closed-form inverses, and of `auto`, which has a prior."""
+    truth, mask, _ = load_bundled()
+    y = make_camera()(truth)
     cubes = {
         "truth": truth,
         "ratio_inverse": cassi.ops.ratio_inverse(y, mask, 28, 2),
-        "pinv": camera().pinv(y),
-        "auto": cassi.reconstruct(y, camera()),
+        "pinv": make_camera().pinv(y),
+        "auto": cassi.reconstruct(y, make_camera()),
     }
-    panels = [(_title(name, cube), in_colour(cube)) for name, cube in cubes.items()]
-    save(picture_row(panels, 4, 2.4)[0], "inverses.jpg")
+    panels = [(_title(name, cube), render(cube)) for name, cube in cubes.items()]
+    save(lay_out(panels, 4, 2.4)[0], "inverses.jpg")
 
 
 def draw_methods() -> None:
-    """Draw methods without training: in colours, and spectra at two points."""
-    truth, _, wavelengths = bundled()
-    y = camera()(truth)
+    """Draw the cubes of methods without training, and their spectra at two points."""
+    truth, _, wavelengths = load_bundled()
+    y = make_camera()(truth)
     gap_tv = cassi.solve(
-        y, camera(), algorithm=cassi.GAP(), prior=cassi.TV(iterations=8), iterations=100
+        y, make_camera(), algorithm=cassi.GAP(), prior=cassi.TV(iterations=8), iterations=100
     )
-    cubes = {"truth": truth, "GAP-TV": gap_tv, "auto": cassi.reconstruct(y, camera())}
-    panels = [(_title(name, cube), in_colour(cube)) for name, cube in cubes.items()]
+    cubes = {"truth": truth, "GAP-TV": gap_tv, "auto": cassi.reconstruct(y, make_camera())}
+    panels = [(_title(name, cube), render(cube)) for name, cube in cubes.items()]
     blank = np.full((256, 256, 3), 255, np.uint8)
-    figure, axes = picture_row([*panels, ("", blank), ("", blank)], 5, 2.2)
+    figure, axes = lay_out([*panels, ("", blank), ("", blank)], 5, 2.2)
     for number, (axis, (row, column)) in enumerate(
         zip(axes[3:5], choose_points(truth[0], 2), strict=True), start=1
     ):
@@ -152,54 +153,54 @@ def draw_methods() -> None:
 
 def draw_noise() -> None:
     """Draw the results of `auto` under white noise."""
-    truth = bundled()[0]
-    y = camera()(truth)
+    truth = load_bundled()[0]
+    y = make_camera()(truth)
     draws = torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
     panels = []
     for decibels in (None, 30, 20):
         level = 0.0 if decibels is None else 10 ** (-decibels / 20)
-        cube = cassi.reconstruct(y + level * y.square().mean().sqrt() * draws, camera())
+        cube = cassi.reconstruct(y + level * y.square().mean().sqrt() * draws, make_camera())
         name = "no noise" if decibels is None else f"{decibels} dB"
-        panels.append((_title(name, cube), in_colour(cube)))
-    save(picture_row(panels, 3, 2.8)[0], "noise.jpg")
+        panels.append((_title(name, cube), render(cube)))
+    save(lay_out(panels, 3, 2.8)[0], "noise.jpg")
 
 
 def draw_mistakes() -> None:
     """Draw reconstructions of a snapshot with shot noise by cameras with one mistake each."""
-    truth, mask, _ = bundled()
-    y = cassi.simulate(truth, camera(), noise="shot")
+    truth, mask, _ = load_bundled()
+    y = cassi.simulate(truth, make_camera(), noise="shot")
     dead_pixels = torch.rand(y.shape[1:], generator=torch.Generator().manual_seed(0)) < 0.005
     shifted_mask = move_mask(mask, (0.4, -0.3), 0.0)
     cases = {
-        "right": (y, camera()),
+        "right": (y, make_camera()),
         "wrong direction": (y, cassi.SDCassi(mask, bands=28, step=-2)),
         "mask upside down": (y, cassi.SDCassi(mask.flip(-2), bands=28, step=2)),
         "mask off (0.4, −0.3) px": (y, cassi.SDCassi(shifted_mask, bands=28, step=2)),
-        "dark level left in": (y + 0.1 * y.amax(), camera()),
-        "dead pixels as light": (torch.where(dead_pixels, 0, y), camera()),
-        "bad_pixels=FILE": (y, camera().weighted(bad_pixels=dead_pixels)),
+        "dark level left in": (y + 0.1 * y.amax(), make_camera()),
+        "dead pixels as light": (torch.where(dead_pixels, 0, y), make_camera()),
+        "bad_pixels=FILE": (y, make_camera().weighted(bad_pixels=dead_pixels)),
     }
-    panels = [("truth", in_colour(truth))]
+    panels = [("truth", render(truth))]
     for name, (frame, system) in cases.items():
         cube = cassi.reconstruct(frame, system, align=False)
-        panels.append((_title(name, cube), in_colour(cube)))
-    save(picture_row(panels, 4, 2.6)[0], "mistakes.jpg")
+        panels.append((_title(name, cube), render(cube)))
+    save(lay_out(panels, 4, 2.6)[0], "mistakes.jpg")
 
 
 def draw_guide() -> None:
     """Draw a part of the scene, reconstructed without a guide and with two kinds of guides."""
-    truth, _, wavelengths = bundled()
-    y, curves = camera()(truth), torch.from_numpy(cie_response(np.asarray(wavelengths)))
-    cubes = {"truth": truth, "no guide": cassi.reconstruct(y, camera())}
+    truth, _, wavelengths = load_bundled()
+    y, curves = make_camera()(truth), torch.from_numpy(cie_response(np.asarray(wavelengths)))
+    cubes = {"truth": truth, "no guide": cassi.reconstruct(y, make_camera())}
     random = torch.Generator().manual_seed(0)
     for name, response in (("panchromatic", torch.ones(1, 28) / 28), ("RGB", curves)):
         picture = cassi.Guide(response, (256, 256))(truth)
         rms = picture.square().mean((2, 3), keepdim=True).sqrt()
         picture = picture + 0.01 * rms * torch.randn(picture.shape, generator=random)
-        cubes[f"{name} guide"] = cassi.reconstruct(y, camera(), guide=(picture, response))
+        cubes[f"{name} guide"] = cassi.reconstruct(y, make_camera(), guide=(picture, response))
     part = slice(72, 184)
-    panels = [(_title(name, cube), in_colour(cube)[part, part]) for name, cube in cubes.items()]
-    save(picture_row(panels, 4, 2.6)[0], "guide.jpg")
+    panels = [(_title(name, cube), render(cube)[part, part]) for name, cube in cubes.items()]
+    save(lay_out(panels, 4, 2.6)[0], "guide.jpg")
 
 
 def draw_bench() -> None:
@@ -230,18 +231,19 @@ def draw_bench() -> None:
         cube, bars = (load_cube(Path(bench, "result", f"{n}.tif")) for n in ("cube", "uncertainty"))
     assert cube.wavelengths is not None
     panels += [("reflectance", srgb(cube.data[0], cube.wavelengths)), ("", panels[0][1])]
-    figure, axes = picture_row(panels, 5, 2.6)
+    figure, axes = lay_out(panels, 5, 2.6)
     axes[4].clear()
     axes[4].set(title="reflectance, 90 %", box_aspect=1, aspect="auto")
     axes[4].set_axis_on()
-    truth, _, wavelengths = bundled()
+    truth, _, wavelengths = load_bundled()
     # Pixels of the bundled scene per pixel of the camera, as `Lab.scene` scales it.
     ratio = SUBPIXELS / max(
         SUBPIXELS * a / b for a, b in zip(lab.shape, truth.shape[-2:], strict=True)
     )
     for number, (row, column) in enumerate(choose_points(cube.data[0], 2)):
         x, error = (file.data[0, :, row, column].numpy() for file in (cube, bars))
-        # The files of this camera are transposed: its dispersion is along the rows.
+        # The dispersion of this camera is along the rows. So its cube is transposed relative to the
+        # bundled scene.
         spectrum = truth[0, :, int((column + 0.5) * ratio), int((row + 0.5) * ratio)].numpy()
         spectrum = np.interp(cube.wavelengths, wavelengths, spectrum)
         level = (spectrum @ x) / (spectrum @ spectrum)
@@ -256,10 +258,10 @@ def draw_bench() -> None:
 
 def draw_bands() -> None:
     """Draw all bands of a reconstruction."""
-    truth, _, wavelengths = bundled()
+    truth, _, wavelengths = load_bundled()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "bands.png")
-        save_bands(path, cassi.reconstruct(camera()(truth), camera())[0], wavelengths)
+        save_bands(path, cassi.reconstruct(make_camera()(truth), make_camera())[0], wavelengths)
         with Image.open(path) as picture:
             size = picture.width * 2 // 3, picture.height * 2 // 3
             reduced_picture = picture.convert("RGB").resize(size)
@@ -274,14 +276,15 @@ def draw_presets() -> None:
     problems = [prepare(point, benchmark.scenes[0]) for point in points]
     frames = [problem.y[0].mean(0).numpy() for problem in problems]
     panels = [(name, (y / y.max()) ** (1 / 2.2)) for name, y in zip(points, frames, strict=True)]
-    panels += [("", in_colour(cassi.reconstruct(p.y, p.system))) for p in problems]
-    save(picture_row(panels, len(points), 1.6)[0], "presets.jpg")
+    panels += [("", render(cassi.reconstruct(p.y, p.system))) for p in problems]
+    save(lay_out(panels, len(points), 1.6)[0], "presets.jpg")
 
 
 def draw_snapshots(name: str) -> None:
-    """Draw reconstructions of real snapshots, by one method or several, one below the other."""
+    """Draw reconstructions of real snapshots; several methods have one row each."""
     _, experiment, scenes, height, methods = SNAPSHOTS[name]
-    # These frames are large: every second pixel is enough, and a row has all scenes.
+    # The frames of these cameras are large. So every second pixel is drawn, and all scenes are in
+    # one row.
     is_large = name in ("tsa", "smem")
     pixels = slice(None, None, 2 if is_large else 1)
     panels = [
@@ -290,13 +293,13 @@ def draw_snapshots(name: str) -> None:
         for scene in scenes
     ]
     columns = len(scenes) if is_large else min(5, len(panels))
-    save(picture_row(panels, columns, height)[0], f"{name}.jpg")
+    save(lay_out(panels, columns, height)[0], f"{name}.jpg")
 
 
 def draw_video() -> None:
     """Draw a spectral video: the truth, reconstructed frame by frame, and as a sequence.
 
-    Below stands eight times the error of the cube, as the root mean square over bands.
+    The second row has eight times the root mean square error over bands.
     """
     truth, system = first_sequence()
     method = cassi.methods.auto()
@@ -312,7 +315,8 @@ def draw_video() -> None:
         error_pictures = [np.repeat(level[..., None], 3, 2) for level in levels]
         page = np.concatenate([np.concatenate(pictures, 1), np.concatenate(error_pictures, 1)])
         pages.append(Image.fromarray(page).resize((576, 384), Image.Resampling.LANCZOS))
-    # One palette for all pages, from every fifth of them: with one each, colours would flicker.
+    # All pages share a palette, computed from every fifth page. If each had its own, the colours
+    # would flicker.
     palette_source = Image.fromarray(np.concatenate([np.asarray(page) for page in pages[::5]]))
     palette = palette_source.quantize(64, kmeans=2)
     images = [page.quantize(palette=palette, dither=Image.Dither.NONE) for page in pages]
@@ -324,12 +328,12 @@ def _title(name: str, cube: torch.Tensor) -> str:
     """Return the title of a cube of the bundled scene: its name and its PSNR."""
     if name == "truth":
         return name
-    return f"{name}, {cassi.metrics.psnr(cube[0], bundled()[0][0]).item():.2f} dB"
+    return f"{name}, {cassi.metrics.psnr(cube[0], load_bundled()[0][0]).item():.2f} dB"
 
 
 def _reconstruct(experiment: str, scene: str, *options: str) -> np.ndarray:
     """Reconstruct a scene of an experiment, and return the picture of the cube."""
-    # By the command, whose settings say where the data are and how frames are corrected.
+    # The command is used, because its settings say where the data are and how frames are corrected.
     with tempfile.TemporaryDirectory() as folder:
         inputs = (f"experiment={experiment}", f"scene={scene}", f"hydra.run.dir={folder}")
         outputs = ("output.pictures=false", "output.report=false", "output.progress=false")

@@ -1,9 +1,10 @@
-"""Hooks of MkDocs (see mkdocs.yml), which add pages to the site that are not in `docs`.
+"""Hooks of MkDocs (see mkdocs.yml) that add pages to the site, and convert links and equations.
 
-Notebooks become tutorials, the reference is generated, and the pages and pictures at the root of
-the repository are added. The relative links of a page lead to files of the repository, as GitHub
-shows them; they are changed to the pages of these files. Equations, `$…$` and `$$…$$` as on GitHub,
-become MathML, which browsers show without a script or a font.
+Pages that are not in `docs` are added: notebooks become tutorials, the reference is generated, and
+the pages and pictures at the root of the repository are copied. On GitHub, the relative links of a
+page lead to files of the repository. The hooks change them to links to the pages of these files.
+Equations, `$…$` and `$$…$$` as on GitHub, become MathML, which browsers show without a script or a
+font.
 
 With CASSI_DOCS_RUN=1 the notebooks are executed, and the tutorials show their outputs.
 """
@@ -27,14 +28,14 @@ ROOT = Path(__file__).resolve().parents[2]
 # MkDocs loads this file by its path, so the package `scripts` is not on the path of modules.
 sys.path.insert(0, str(ROOT))
 
-from scripts.docs.notebooks import tutorial  # noqa: E402
+from scripts.docs.notebooks import make_tutorial  # noqa: E402
 from scripts.docs.reference import (  # noqa: E402
     COMMANDS,
     OTHER_PARTS,
     PARTS,
-    command_pages,
-    config_pages,
-    python_pages,
+    make_command_pages,
+    make_config_pages,
+    make_python_pages,
 )
 
 # Files of the repository outside of docs, and their pages of the site.
@@ -68,41 +69,41 @@ PICTURES = {
     for file in sorted((ROOT / ".github/images").glob("*.png"))
 }
 PAGE_OF = DEVELOPMENT | TUTORIALS | PICTURES
-# Browsers allow no workers on pages that are opened from a folder. This script replaces them, or
-# the search would not work there.
+# Browsers allow no workers on pages that are opened from a folder. The search of the theme needs a
+# worker; this script is a substitute for it.
 SHIM, LOCAL_SHIM = "https://unpkg.com/iframe-worker/shim", "javascripts/iframe-worker.js"
 LINK = re.compile(r"(\]\()([^)\s#]+)([)#])")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Build the navigation of the folders of docs and the generated pages."""
+    """Build the navigation from the folders of docs and the generated pages."""
     python = ["reference/python.md"] + [f"reference/{part}.md" for part in PARTS + OTHER_PARTS]
     config.nav = [
         {"Home": "index.md"},
         {"Tutorials": list(TUTORIALS.values())},
-        {"Guides": [*pages_in("guides", GUIDES), "examples/index.md"]},
-        {"Explanation": pages_in("explanation", EXPLANATION)},
+        {"Guides": [*list_pages("guides", GUIDES), "examples/index.md"]},
+        {"Explanation": list_pages("explanation", EXPLANATION)},
         {"Gallery": "gallery/index.md"},
         {
             "Reference": [
                 {"Commands": [f"reference/cassi-{name}.md" for name in COMMANDS]},
-                *pages_in("reference", REFERENCE),
+                *list_pages("reference", REFERENCE),
                 {"Python": python},
-                {"Config groups": sorted(config_pages())},
+                {"Config groups": sorted(make_config_pages())},
             ]
         },
         {
             "Development": [
                 *DEVELOPMENT.values(),
-                *pages_in("development", ()),
-                {"Experiments": pages_in("development/experiments", ("index",))},
+                *list_pages("development", ()),
+                {"Experiments": list_pages("development/experiments", ("index",))},
             ]
         },
     ]
     return config
 
 
-def pages_in(folder: str, first: Sequence[str]) -> list[str]:
+def list_pages(folder: str, first: Sequence[str]) -> list[str]:
     """Return the pages of a folder of docs: those of `first`, then the others by name."""
     names = {file.stem for file in (ROOT / "docs" / folder).glob("*.md")}
     return [f"{folder}/{name}.md" for name in (*first, *sorted(names - set(first)))]
@@ -111,13 +112,15 @@ def pages_in(folder: str, first: Sequence[str]) -> list[str]:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs."""
     pages: dict[str, str | bytes] = {}
-    pages |= python_pages() | command_pages() | config_pages()
+    pages |= make_python_pages() | make_command_pages() | make_config_pages()
     pages |= {uri: (ROOT / name).read_text() for name, uri in DEVELOPMENT.items()}
     pages |= {uri: (ROOT / name).read_bytes() for name, uri in PICTURES.items()}
     run = os.environ.get("CASSI_DOCS_RUN") == "1"
     # Threads suffice: each notebook is executed in a process of its own.
     with ThreadPoolExecutor() as pool:
-        for tutorial_pages in pool.map(lambda n: tutorial(ROOT / n, TUTORIALS[n], run), TUTORIALS):
+        for tutorial_pages in pool.map(
+            lambda n: make_tutorial(ROOT / n, TUTORIALS[n], run), TUTORIALS
+        ):
             pages |= tutorial_pages
     for uri, content in pages.items():
         files.append(File.generated(config, uri, content=content))
@@ -127,9 +130,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Change the links to files of the repository to the pages of these files."""
     uri = page.file.src_uri
-    # The file of the repository that the page was made of.
+    # The file of the repository from which the page was made.
     source = {page_uri: name for name, page_uri in PAGE_OF.items()}.get(uri, f"docs/{uri}")
-    # Pictures that a notebook has drawn stand beside its tutorial, and are no files.
+    # Links to pictures that a notebook has drawn stay: they are in the site only, beside the
+    # tutorial.
     drawn_files = files.src_uris if uri.startswith("tutorials/") else {}
 
     def relink(match: re.Match[str]) -> str:
@@ -141,7 +145,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target_uri = PAGE_OF.get(name) or name.removeprefix("docs/")
         return start + posixpath.relpath(target_uri, posixpath.dirname(uri) or ".") + end
 
-    # The links of generated pages are those of the site already.
+    # Generated pages already have links of the site.
     is_generated = uri.startswith("reference/") and not (ROOT / "docs" / uri).is_file()
     return markdown if is_generated else LINK.sub(relink, markdown)
 
@@ -151,26 +155,26 @@ def on_page_content(text: str, page: Page, config: MkDocsConfig, files: Files) -
 
     def convert(match: re.Match[str]) -> str:
         tag, tex = match[1], html.unescape(match[2][2:-2])
-        return mathml(tex, page.file.src_uri, block=tag == "div")
+        return convert_to_mathml(tex, page.file.src_uri, block=tag == "div")
 
     return re.sub(r'<(span|div) class="arithmatex">(.*?)</\1>', convert, text, flags=re.DOTALL)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Load the script from the site that the theme would load from another server."""
+    """Let a page load from the site the script that the theme would load from another server."""
     return output.replace(SHIM, posixpath.relpath(LOCAL_SHIM, posixpath.dirname(page.url) or "."))
 
 
 def on_post_template(output: str, template_name: str, config: MkDocsConfig) -> str:
-    """Do the same on 404.html, which is served for any address, so its link is absolute."""
+    """Do the same on 404.html. It is served for any address, so its link is absolute."""
     return output.replace(SHIM, f"/{LOCAL_SHIM}")
 
 
-def mathml(tex: str, page: str, block: bool) -> str:
+def convert_to_mathml(tex: str, page: str, block: bool) -> str:
     """Convert TeX to MathML.
 
     Raises:
-        PluginError: if the converter does not know a command, or writes invalid XML.
+        PluginError: the converter does not know a command, or writes invalid XML.
     """
     from latex2mathml.converter import convert
 
@@ -179,7 +183,7 @@ def mathml(tex: str, page: str, block: bool) -> str:
         words = "".join(xml.etree.ElementTree.fromstring(result).itertext())
     except xml.etree.ElementTree.ParseError as error:
         raise PluginError(f"{page}: no MathML for {tex!r}: {error}") from None
-    # The converter leaves a command that it does not know as text.
+    # The converter leaves an unknown command in the text as it is.
     if "\\" in words or "&" in words:
         raise PluginError(f"{page}: not understood in {tex!r}: {words!r}")
     return result

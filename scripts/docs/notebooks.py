@@ -1,4 +1,4 @@
-"""Turns a notebook into a page of the documentation site, with its outputs if it is executed."""
+"""Turn a notebook into a page of the documentation site, with outputs if it is executed first."""
 
 import base64
 import json
@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 Cell = dict[str, Any]
-# Codes of colours, and lines that a progress bar has overwritten.
+# Escape codes of colours, and lines that a progress bar has overwritten.
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|.*\r(?!\n)")
 
 
-def tutorial(path: Path, place: str, run: bool) -> dict[str, str | bytes]:
+def make_tutorial(path: Path, place: str, run: bool) -> dict[str, str | bytes]:
     """Return the page of a notebook and the pictures on it, by their paths in the site.
 
     Args:
         path: the notebook, which has no outputs.
         place: path of the page, `tutorials/NAME.md`; pictures are put beside it.
-        run: execute the notebook first, in an empty folder.
+        run: whether to execute the notebook first, in an empty folder.
     """
     text = path.read_text()
     cells: list[Cell] = execute(text) if run else json.loads(text)["cells"]
@@ -33,7 +33,7 @@ def tutorial(path: Path, place: str, run: bool) -> dict[str, str | bytes]:
             continue
         language = "bash" if source.startswith("%%bash\n") else "python"
         parts.append(f"```{language}\n{source.removeprefix('%%bash').strip()}\n```")
-        words, pictures = outputs(cell)
+        words, pictures = read_outputs(cell)
         if words:
             parts.append(f"```text\n{words}\n```")
         for picture in pictures:
@@ -45,12 +45,12 @@ def tutorial(path: Path, place: str, run: bool) -> dict[str, str | bytes]:
     return pages
 
 
-def outputs(cell: Cell) -> tuple[str, list[bytes]]:
+def read_outputs(cell: Cell) -> tuple[str, list[bytes]]:
     """Return the text and the PNG pictures in the outputs of a cell."""
     words, pictures = "", []
     for output in cell.get("outputs", ()):
         data = output.get("data", {})
-        # A picture also has a text, "<Figure size …>", which is not shown.
+        # The text of a picture, "<Figure size …>", is not shown.
         if output["output_type"] == "stream":
             words += "".join(output["text"])
         elif "image/png" in data:
@@ -64,7 +64,7 @@ def execute(text: str) -> list[Cell]:
     """Execute a notebook with this Python, and return its cells with their outputs.
 
     Raises:
-        nbclient.exceptions.CellExecutionError: if a cell fails.
+        nbclient.exceptions.CellExecutionError: a cell fails.
     """
     import nbformat
     from nbclient import NotebookClient

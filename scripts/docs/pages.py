@@ -1,10 +1,10 @@
 """Take the screenshots of cassi-view and cassi-live, in a headless Chromium, and time cassi-view.
 
     python -m scripts.docs.pages view     # the pictures of docs/guides/view.md
-    python -m scripts.docs.pages live     # that of docs/guides/live.md, of cave_test in $CASSI_DATA
-    python -m scripts.docs.pages time     # seconds of docs/guides/view.md: a cube of 28×660×660
+    python -m scripts.docs.pages live     # the picture of docs/guides/live.md; needs $CASSI_DATA
+    python -m scripts.docs.pages time     # the times in docs/guides/view.md, with 28×660×660 values
 
-A change of the band is complete when the report has drawn another picture.
+The time of a change of the band ends when the report has drawn another picture.
 """
 
 import argparse
@@ -27,21 +27,21 @@ from cassi.data.io import write_cube
 from scripts.benchmarks.spectral_video import STEP, WAVELENGTHS, first_sequence
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "gallery"
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSER_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Number of frames after which the screenshot of cassi-live is taken.
 FRAMES = 8
-# Returns the picture that the report has drawn last.
+# JavaScript that returns the picture that the report has drawn last.
 LAST_PICTURE = "() => document.querySelector('.frame > canvas').toDataURL('image/jpeg', 0.3)"
 
 
 @contextmanager
 def open_command(name: str, *words: str) -> Iterator[tuple[Any, float]]:
-    """Start a command that shows a page; yield the page in a browser, and the time of the start."""
+    """Start a command that serves a page; yield the page in a browser, and when it was started."""
     from playwright.sync_api import sync_playwright
 
-    browser = next((path for path in map(shutil.which, NAMES) if path), None)
+    browser = next((path for path in map(shutil.which, BROWSER_NAMES) if path), None)
     if browser is None:
-        raise SystemExit(f"error: none of {', '.join(NAMES)} is installed")
+        raise SystemExit(f"error: none of {', '.join(BROWSER_NAMES)} is installed")
     with sync_playwright() as play:
         options = ["--no-sandbox", "--disable-gpu"]
         chromium = play.chromium.launch(executable_path=browser, args=options)
@@ -63,9 +63,9 @@ def open_command(name: str, *words: str) -> Iterator[tuple[Any, float]]:
 
 @contextmanager
 def open_view(folder: Path) -> Iterator[tuple[Any, float, float]]:
-    """Start cassi-view on a folder; yield its page.
+    """Start cassi-view on a folder; yield its page and two times.
 
-    Also yield the seconds until the first page, and until the application can be used.
+    The times are the seconds until the first page, and until the application can be used.
     """
     words = str(folder), "--output", str(folder / "results")
     with open_command("view", *words) as (page, start):
@@ -101,7 +101,8 @@ def take_view(folder: Path) -> None:
                 report.get_by_role("spinbutton", name=label, exact=True).fill(value)
             report.get_by_role("button", name="Add region").click()
         report.get_by_role("button", name="One cube, all marks").click()
-        # The whole section must be in sight to be drawn, and the fixed header would cover a part.
+        # Chromium only draws what is in sight, so the window must show the whole section. The fixed
+        # header would cover a part of it.
         page.set_viewport_size({"width": 1280, "height": 1700})
         page.wait_for_timeout(1500)
         page.add_style_tag(content="header { position: static !important }")
@@ -109,7 +110,7 @@ def take_view(folder: Path) -> None:
 
 
 def take_live(folder: Path) -> None:
-    """Give cassi-live frame after frame, and take its screenshot."""
+    """Give cassi-live several frames, one after the other, and take its screenshot."""
     truth, camera = first_sequence(FRAMES)
     np.save(folder / "mask.npy", camera.mask[0, 0].numpy())
     (folder / "in").mkdir()
@@ -119,7 +120,7 @@ def take_live(folder: Path) -> None:
     with open_command("live", *words) as (page, _):
         page.get_by_text("waits for the first frame").wait_for()
         for count, frame in enumerate(truth, 1):
-            # The rename makes the file appear complete: cassi-live may read it at once.
+            # cassi-live may read a file as soon as it appears. The rename makes it appear complete.
             np.save(folder / "in" / ".next.npy", camera(frame[None])[0, 0].numpy())
             (folder / "in" / ".next.npy").rename(folder / "in" / f"{count:04d}.npy")
             page.get_by_text(f"{count} done").wait_for()

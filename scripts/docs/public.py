@@ -1,7 +1,7 @@
 """List the public names of the package: Python names, settings, groups, formats and operators.
 
-`docs/reference/public.txt` has the last output; a test compares the two. What is promised of these
-names stands in `docs/reference/public.md`.
+`docs/reference/public.txt` has the last output, and a test compares it with the present one.
+`docs/reference/public.md` says what is promised of these names.
 
     python -m scripts.docs.public > docs/reference/public.txt
 """
@@ -19,10 +19,10 @@ from omegaconf import DictConfig
 from cassi.apps.reconstructors import config_search
 from cassi.data.io import READ_SUFFIXES, WRITE_SUFFIXES
 from cassi.models.registry import list_models
-from scripts.docs.reference import COMMANDS, OTHER_PARTS, PARTS, ROOT, is_part, options_of
+from scripts.docs.reference import COMMANDS, OTHER_PARTS, PARTS, ROOT, is_part, list_options
 
 
-def lines() -> Iterator[str]:
+def list_names() -> Iterator[str]:
     """Yield the lines of the listing, one for each name."""
     package = distribution("cassi")
     yield "# Commands"
@@ -30,16 +30,16 @@ def lines() -> Iterator[str]:
     yield "\n# Extras of the package"
     yield from sorted(package.metadata.get_all("Provides-Extra") or ())
     yield "\n# Names in Python, with their parameters; those with `=` have a default"
-    yield from sorted(set(map(describe, python_names())))
+    yield from sorted(set(map(describe, list_python_names())))
     for command in COMMANDS:
         yield f"\n# Settings of cassi-{command}"
-        yield from settings_of(command)
+        yield from list_settings(command)
     yield "\n# Networks"
     yield from sorted(list_models())
     yield "\n# Options of groups"
     for folder in sorted((ROOT / "conf").iterdir()):
         if folder.is_dir() and folder.name not in ("hydra", "__pycache__"):
-            options = (name for name in options_of(folder.name) if not is_part(name))
+            options = (name for name in list_options(folder.name) if not is_part(name))
             yield from (f"{folder.name}={name}" for name in sorted(options))
     yield "\n# Files"
     yield f"read: {' '.join(sorted(filter(None, READ_SUFFIXES)))}"
@@ -50,7 +50,7 @@ def lines() -> Iterator[str]:
     yield from sorted(str(schema) for schema in ours if not schema.name.endswith("_backward"))
 
 
-def python_names() -> Iterator[str]:
+def list_python_names() -> Iterator[str]:
     """Yield the dotted public names of the package and its parts."""
     for module in ("cassi", *(f"cassi.{part}" for part in PARTS + OTHER_PARTS)):
         names = getattr(importlib.import_module(module), "__all__", ())
@@ -65,7 +65,7 @@ def describe(name: str) -> str:
         return name
     try:
         parameters = inspect.signature(value).parameters.values()
-    # Objects of C have no signature.
+    # Objects that are written in C may have no signature.
     except ValueError:
         return name
     return f"{name}({', '.join(map(_parameter, parameters))})"
@@ -83,7 +83,7 @@ def _parameter(parameter: inspect.Parameter) -> str:
     return text if parameter.default is parameter.empty else f"{text}="
 
 
-def settings_of(command: str) -> list[str]:
+def list_settings(command: str) -> list[str]:
     """Return the full names of the settings of a command, with its default groups."""
     with config_search():
         config = compose(command)
@@ -91,7 +91,7 @@ def settings_of(command: str) -> list[str]:
 
 
 def _leaves(config: DictConfig, prefix: str = "") -> Iterator[str]:
-    """Yield the full names of the values of a config; an empty group is a value."""
+    """Yield the full names of the values of a config; an empty group counts as a value."""
     for key in map(str, config):
         node = config._get_node(key)
         is_value = not isinstance(node, DictConfig) or node._is_none() or node._is_missing()
@@ -103,7 +103,7 @@ def _leaves(config: DictConfig, prefix: str = "") -> Iterator[str]:
 
 def main() -> None:
     """Print the listing."""
-    print("\n".join(lines()))
+    print("\n".join(list_names()))
 
 
 if __name__ == "__main__":

@@ -1,20 +1,21 @@
-"""Measure the length of the sentences of pages.
+"""Measure how long the sentences of Markdown pages are.
 
     python -m scripts.docs.readability README.md docs/guides/*.md
 
-Prints the words, the mean words per sentence, and the fraction of sentences of more than 30 words,
-for every page and for all. tests/scripts/test_readability.py has the limits for README and guides.
-Code blocks, tables, headings, pictures and the targets of links do not count; `code` is one word.
+For each page, and for all pages together, three numbers are printed: the words, the mean words per
+sentence, and the percentage of sentences with more than 30 words. tests/scripts/test_readability.py
+has the limits for README and guides. Code blocks, tables, headings, pictures and the targets of
+links do not count. `code` in a sentence counts as one word.
 """
 
 import argparse
 import re
 from pathlib import Path
 
-MAX_WORDS = 30  # a sentence of more is long
+MAX_WORDS = 30  # a sentence with more words is long
 IGNORED_BLOCKS = re.compile(
     r"(?ms)^ *```.*?^ *```[^\n]*$"  # code blocks
-    r"|(?<=\n\n) {4}(?![-*] )[^\n]*(?:\n {4}[^\n]*)*"  # indented ones
+    r"|(?<=\n\n) {4}(?![-*] )[^\n]*(?:\n {4}[^\n]*)*"  # indented code blocks
     r"|^ *[|#][^\n]*$"  # tables and headings
     r"|!\[[^\]]*\]\([^)]*\)"  # pictures
     r"|^\$\$.*?^\$\$$"  # equations
@@ -23,7 +24,7 @@ BLOCK = re.compile(r"\n\s*\n|^\s*(?:[-*]|\d+\.)\s+", re.MULTILINE)
 END = re.compile(r"(?<=[.!?])[*_)\]\"”]*\s+(?=[*_(\[\"“]*[A-Z0-9])")
 
 
-def sentences(text: str) -> list[list[str]]:
+def split_sentences(text: str) -> list[list[str]]:
     """Return the words of each sentence of a page in Markdown."""
     text = re.sub(r"`[^`]*`|\$[^$\n]+\$", "CODE", IGNORED_BLOCKS.sub("", text))
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
@@ -44,14 +45,14 @@ def describe(lengths: list[int]) -> str:
 
 
 def main() -> None:
-    """Print a line a page."""
+    """Print one line per page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("pages", nargs="+", type=Path)
     parser.add_argument("--long", action="store_true", help="print the long sentences as well")
     options = parser.parse_args()
     all_lengths: list[int] = []
     for page in options.pages:
-        page_sentences = sentences(page.read_text(encoding="utf-8"))
+        page_sentences = split_sentences(page.read_text(encoding="utf-8"))
         lengths = [len(sentence) for sentence in page_sentences]
         all_lengths += lengths
         print(describe(lengths), page)

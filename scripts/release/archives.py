@@ -3,10 +3,11 @@
     python -m scripts.release.archives            # make release
 
 The version is that of pyproject.toml. The release is refused if the working tree has changes, if
-CHANGELOG.md has no dated entry of the version, or if entries stand under Unreleased. The source
-archive is made from the commit, and the wheel from the source archive. Each is installed in a
-virtual environment of its own, with the versions of constraints.txt, and reconstructs the bundled
-scene from an unrelated folder. Only then they are copied to dist/. Prints one line per archive.
+CHANGELOG.md has no dated entry of the version, or if it has entries under Unreleased. The source
+archive is made from the commit, and the wheel from the source archive. Each archive is installed in
+a virtual environment of its own, with the versions of constraints.txt, and reconstructs the bundled
+scene from an unrelated folder. If both pass, they are copied to dist/. One line is printed per
+archive.
 """
 
 import argparse
@@ -25,8 +26,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[2]
-# Contents of the source archive: what a build needs, and the texts for its reader. Tests, scripts
-# and pages stay in the repository.
+# Files and folders of the source archive: all that a build needs, and texts for the reader. Tests,
+# scripts and pages are only in the repository.
 SOURCES = {
     *("cassi", "conf", "csrc", "data", "CMakeLists.txt", "pyproject.toml", "PKG-INFO"),
     *("README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "constraints.txt"),
@@ -42,7 +43,7 @@ def check_changelog(text: str, version: str) -> None:
     """Check that a version has a dated entry with content, and that Unreleased is empty.
 
     Raises:
-        ReleaseError: if not.
+        ReleaseError: the version has no such entry, or there are entries under Unreleased.
     """
     parts = re.split(r"^## +", text, flags=re.MULTILINE)[1:]
     entries = {part.partition("\n")[0].strip(): part.partition("\n")[2].strip() for part in parts}
@@ -52,14 +53,14 @@ def check_changelog(text: str, version: str) -> None:
             f"CHANGELOG.md: expected an entry '## [{version}] - YYYY-MM-DD', found none"
         )
     if any(title.strip("[]") == "Unreleased" and content for title, content in entries.items()):
-        raise ReleaseError(f"CHANGELOG.md: entries stand under Unreleased; move them to {version}")
+        raise ReleaseError(f"CHANGELOG.md: entries are under Unreleased; move them to {version}")
 
 
 def check_tree() -> None:
     """Check that the working tree equals the commit.
 
     Raises:
-        ReleaseError: if files are changed or not committed.
+        ReleaseError: files are changed or not committed.
     """
     changes = run("git", "status", "--porcelain", cwd=ROOT).splitlines()
     if changes:
@@ -72,7 +73,7 @@ def check_names(archive: Path, version: str) -> int:
     """Check the names of the files of an archive; return their number.
 
     Raises:
-        ReleaseError: if files are missing, or if there are files that do not belong there.
+        ReleaseError: files are missing, or there are files that do not belong in the archive.
     """
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
@@ -111,7 +112,7 @@ def run(*command: str | Path, cwd: Path) -> str:
     """Run a command and return its output.
 
     Raises:
-        ReleaseError: if it fails; with the end of its output.
+        ReleaseError: the command fails; the message has the end of its output.
     """
     # An archive must work without the developer's tree, its libraries and its data.
     variables = ("PYTHONPATH", "CASSI_LIBRARY_DIR", "CASSI_COMPILED", "CASSI_DATA")
@@ -140,7 +141,7 @@ def test(archive: Path, version: str, folder: Path) -> str:
         A line with its size, checksum and result.
 
     Raises:
-        ReleaseError: if it cannot be installed, has another version, or does not work.
+        ReleaseError: the archive cannot be installed, has another version, or does not work.
     """
     start = time.perf_counter()
     count = check_names(archive, version)
@@ -165,7 +166,7 @@ def test(archive: Path, version: str, folder: Path) -> str:
     # The bundled scene reaches 30 dB and more. `not >` also refuses NaN.
     if not psnr > 25:
         raise ReleaseError(
-            f"{archive.name}: expected more than 25 dB of the bundled scene, got {psnr}"
+            f"{archive.name}: expected more than 25 dB on the bundled scene, got {psnr}"
         )
     content = archive.read_bytes()
     return (

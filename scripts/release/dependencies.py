@@ -2,8 +2,8 @@
 
     python -m scripts.release.dependencies    # with the python of a fresh environment
 
-Prints megabytes and licences. The exit status is 1 if a licence is copyleft or not stated, or if
-all packages together exceed the limit.
+The size in megabytes and the licence of each package are printed. The exit status is 1 if a licence
+is copyleft or not stated, or if all packages together exceed `MAX_MEGABYTES`.
 """
 
 import re
@@ -11,19 +11,19 @@ import sys
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-# Limit of all packages together, on disk.
+# Largest size of all packages together, on disk.
 MAX_MEGABYTES = 120
 BASE_PACKAGES = ("torch", "numpy", "scipy")
-# The MPL of tqdm is not refused: it only covers changes of tqdm's own files.
+# The licence MPL of tqdm is allowed, because it only covers changes of tqdm's own files.
 COPYLEFT = re.compile(r"GPL|EUPL|CeCILL|CC-BY-SA|OSL|European Union|Affero|General Public", re.I)
 
 
-def requirements(name: str, packages: dict[str, Distribution]) -> dict[str, Distribution]:
+def add_requirements(name: str, packages: dict[str, Distribution]) -> dict[str, Distribution]:
     """Add a distribution and all that it requires to `packages`, by normalized name."""
     key = re.sub(r"[-_.]+", "-", name).lower()
     if key in packages:
         return packages
-    # A requirement for another system or another Python is not installed.
+    # A package that is only required on another system, or by another Python, is not installed.
     try:
         packages[key] = distribution(name)
     except PackageNotFoundError:
@@ -31,17 +31,17 @@ def requirements(name: str, packages: dict[str, Distribution]) -> dict[str, Dist
     for line in packages[key].requires or ():
         requirement, _, marker = line.partition(";")
         if "extra" not in marker and (match := re.match(r"[\w.-]+", requirement)):
-            requirements(match[0], packages)
+            add_requirements(match[0], packages)
     return packages
 
 
-def licence(package: Distribution) -> str:
+def read_licence(package: Distribution) -> str:
     """Return the licence in the metadata of a package, in one line; "" if it states none."""
     metadata = package.metadata
     classifiers = [
         line for line in metadata.get_all("Classifier") or () if line.startswith("License :: OSI")
     ]
-    # From the most exact field to the least: the field License may hold the whole text.
+    # The fields are tried from the most exact one on. The last, License, may have the whole text.
     texts = [
         *(metadata.get_all("License-Expression") or ()),
         "; ".join(line.rpartition(" :: ")[2] for line in classifiers),
@@ -50,7 +50,7 @@ def licence(package: Distribution) -> str:
     return next(filter(None, texts), "").strip().partition("\n")[0]
 
 
-def megabytes(package: Distribution) -> float:
+def measure_megabytes(package: Distribution) -> float:
     """Return the size of a distribution's files, without Python's compiled files."""
     files = [file for file in package.files or () if file.suffix != ".pyc"]
     paths = [Path(str(package.locate_file(file))) for file in files]
@@ -61,10 +61,10 @@ def main() -> int:
     """Print the table, and the faults on the error stream."""
     base: dict[str, Distribution] = {}
     for name in BASE_PACKAGES:
-        requirements(name, base)
-    packages = requirements("cassi", {})
+        add_requirements(name, base)
+    packages = add_requirements("cassi", {})
     rows = [
-        (megabytes(package), name, licence(package))
+        (measure_megabytes(package), name, read_licence(package))
         for name, package in packages.items()
         if name not in base and name != "cassi"
     ]

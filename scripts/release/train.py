@@ -1,8 +1,8 @@
-"""Train the weights of the package, by the settings of train.yaml.
+"""Train the weights of the package, with the settings of train.yaml.
 
 python -m scripts.release.train denoiser OUT steps=8500 seed=1
 python -m scripts.release.train refiner OUT device=cuda batch=32 seconds=490 workers=15
-python -m scripts.release.train untie OUT      # then cassi-train recipe=cassi_net_real
+python -m scripts.release.train untie OUT      # train these weights by recipe=cassi_net_real
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Train a small single-channel denoiser on bands and principal components of spectral scenes.
 
-Some scenes are held out, and the PSNR on these is printed for each noise level. The weights are
-written to OUT/denoiser.safetensors, whose metadata has the class of the network, its arguments and
-the settings of the training.
+Some scenes are not trained with, and the PSNR on these is printed for each noise level. The weights
+are written to OUT/denoiser.safetensors. Its metadata has the class of the network, its arguments
+and the settings of the training.
 """
 
 import json
@@ -27,7 +27,7 @@ ARGUMENTS = {
     "residual": True,
 }
 COMPONENTS = 8  # principal components of each scene
-NOISE_LEVELS = (0.01, 0.03, 0.1, 0.2, 0.3)  # of the evaluation
+NOISE_LEVELS = (0.01, 0.03, 0.1, 0.2, 0.3)  # noise levels of the evaluation
 
 
 def train_all(folder: Path, settings: Any) -> None:
@@ -53,11 +53,11 @@ class Pool:
     def __init__(self, files: list[Path], white: float) -> None:
         kinds: list[list[Tensor]] = [[], [], []]
         for file in files:
-            for number, cube in enumerate(scales(read_scene(file, white))):
+            for number, cube in enumerate(make_scales(read_scene(file, white))):
                 kinds[number].append(cube.half())
-                kinds[2].append(components(cube).half())
-        # Bands at full size, bands at half size, principal components of both; each kind with the
-        # fraction of patches that are taken of it.
+                kinds[2].append(compute_components(cube).half())
+        # The kinds are bands at full size, bands at half size, and principal components of both.
+        # Each has the fraction of patches that are drawn from it.
         self.kinds = list(zip(kinds, (0.3, 0.35, 0.35), strict=True))
 
     def sample(self, count: int, size: int) -> Tensor:
@@ -70,8 +70,8 @@ class Pool:
             row, column = (_random_integer(n - size + 1) for n in cube.shape[1:])
             image = cube[_random_integer(len(cube))]
             patch = image[row : row + size, column : column + size].float()
-            # The sign of a principal component is arbitrary. The brightness of a band varies,
-            # because solvers scale by the brightness of the measurement, not of a band.
+            # The sign of a principal component is arbitrary, so it is drawn. Solvers divide by the
+            # brightness of the measurement, so a band may be darker or brighter than 1.
             if kind == 2:
                 patch = 1 - patch if _random_integer(2) else patch
             elif _random_integer(2):
@@ -89,12 +89,12 @@ def read_scene(file: Path, white: float) -> Tensor:
     return torch.from_numpy(tifffile.imread(file).astype("float32")) / white
 
 
-def scales(cube: Tensor) -> tuple[Tensor, Tensor]:
+def make_scales(cube: Tensor) -> tuple[Tensor, Tensor]:
     """Return the cube at full size, and at half size by means of 2×2 pixels."""
     return cube, F.avg_pool2d(cube[None], 2)[0]
 
 
-def components(cube: Tensor) -> Tensor:
+def compute_components(cube: Tensor) -> Tensor:
     """Return the leading principal components `(COMPONENTS, H, W)`, each scaled to [0, 1]."""
     pixels = cube.flatten(1)
     centred_pixels = pixels - pixels.mean(1, keepdim=True)
@@ -114,7 +114,7 @@ def initialize(net: DRUNet) -> None:
 
 
 def train(net: DRUNet, pool: Pool, settings: Any) -> None:
-    """Minimise the squared error over the noise level, or only strong noise would count."""
+    """Minimise the squared error divided by the noise level, so that weak noise counts as well."""
     net.train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.Adam(net.parameters(), lr=settings.rate)
     # The rate rises linearly in the first steps, and then follows a cosine down to 0.
@@ -128,7 +128,7 @@ def train(net: DRUNet, pool: Pool, settings: Any) -> None:
     start, mean = time.perf_counter(), 0.0
     for step in range(settings.steps):
         clean_patches = pool.sample(settings.batch, settings.patch)
-        sigma = noise_levels(settings.batch, settings.sigma)
+        sigma = draw_noise_levels(settings.batch, settings.sigma)
         level = sigma.view(-1, 1, 1, 1)
         noisy_patches = clean_patches + level * torch.randn_like(clean_patches)
         with torch.autocast("cpu", torch.bfloat16):
@@ -144,7 +144,7 @@ def train(net: DRUNet, pool: Pool, settings: Any) -> None:
             print(f"{step + 1:6d} {mean:.6f} {time.perf_counter() - start:6.0f} s", flush=True)
 
 
-def noise_levels(count: int, largest: float) -> Tensor:
+def draw_noise_levels(count: int, largest: float) -> Tensor:
     """Return standard deviations: half of them uniform, half with a uniform logarithm."""
     uniform = torch.rand(count) * largest
     smallest = 1e-3
@@ -157,9 +157,9 @@ def evaluate(net: DRUNet, files: list[Path], white: float) -> list[str]:
     """Return the lines of a table: PSNR on whole images, dB, without the network and with it."""
     sets: dict[str, list[Tensor]] = {"band": [], "half-size band": [], "component": []}
     for file in files:
-        full_size, half_size = scales(read_scene(file, white))
+        full_size, half_size = make_scales(read_scene(file, white))
         for kind, images in zip(
-            sets, (full_size[3::7], half_size[3::7], components(half_size)[:4]), strict=True
+            sets, (full_size[3::7], half_size[3::7], compute_components(half_size)[:4]), strict=True
         ):
             sets[kind].append(images)
     lines = ["| images | σ | noisy | network |", "|---|---|---|---|"]

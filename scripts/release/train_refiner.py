@@ -1,14 +1,16 @@
-"""Train the denoiser of the refinement on the errors that occur in the iterations of refinement.
+"""Train the denoiser of the refinement, with gradients through the iterations of the refinement.
 
+The refinement is plug-and-play ADMM that starts with a network's cube (`cassi.methods.refinement`).
 The training begins with the weights of the package, or with others. Crops of training scenes, and
 synthetic scenes with measured spectra, are measured by the cameras of `recipe=cassi_net_spectra`,
-most of which are ideal. The network of the package reconstructs them once. Each training step takes
-one batch some iterations of plug-and-play ADMM further (`cassi.methods.refining`), and computes the
-gradient through this window of iterations. TV and the directions of the subspace count as
-constants. A batch that has done all iterations begins again with the first. Windows are short at
-first and long at the end. The loss is the logarithm of the root mean square error at the end of a
-window, times the fraction of the iterations that are done. The moving average of the weights is
-written to OUT/refiner.safetensors, in half precision.
+most of which are ideal. The network of the package reconstructs each batch once.
+
+A training step continues the refinement of one batch by a window of several iterations, and
+computes the gradient through this window. TV and the directions of the subspace count as constants.
+After its last iteration, a batch begins again with the first. Windows are short at first, and long
+at the end. The loss is the logarithm of the root mean square error at the end of a window, times
+the fraction of the iterations that are done. The moving average of the weights is written to
+OUT/refiner.safetensors, in half precision.
 """
 
 from __future__ import annotations
@@ -53,22 +55,21 @@ from cassi.training.module import combine_seeds, merge_bands
 # Numbers of bands that the batches take in turn.
 BANDS = (28, 28, 14, 28, 20)
 NOISELESS = (1, 55, 90)
-# Cameras that the batches take in turn: 1 if ideal, 0 for a twin; the least and largest SNR, dB.
+# Cameras that the batches take in turn: 1 for an ideal camera or 0 for a digital twin, and the
+# smallest and largest SNR, dB.
 CAMERAS = (NOISELESS, (1, 33, 55), (0, 55, 90), NOISELESS, (1, 27, 33), NOISELESS, (1, 40, 60))
 # Fraction of synthetic scenes.
 SYNTHETIC_FRACTION = 0.35
-# Batches of more noise, relative to the root mean square of y, are left out.
+# Batches with a larger noise level, relative to the root mean square of y, are left out.
 MAX_NOISE = 0.06
 # Largest fraction of `seconds` for making batches, counted from the first batch on.
 MAX_GATHER_FRACTION = 0.25
 # Shorter side of the scenes, pixels.
 MIN_SCENE_SIDE = 512
-
-
 LOSS = LogRMSE()
-# With fewer the network would learn the batches by heart.
+# With fewer batches, the network would learn them by heart.
 MIN_BATCHES = 20
-# Batches that are not trained with; the gain on them is printed.
+# Number of batches that are not trained with; the gain on them is printed.
 VALIDATION_BATCHES = 4
 
 
@@ -79,7 +80,7 @@ class Sample:
     truth: Tensor
     y: Tensor
     system: Any
-    first: Tensor  # the network's cubes, with which the refinement begins
+    first: Tensor  # cubes of the network, with which the refinement begins
     noise: Tensor  # noise level of each snapshot
     run: Run | None = None  # None before the first iteration
 
@@ -87,7 +88,7 @@ class Sample:
 class Run:
     """The iterations of the refinement of a batch, one by one, with gradients.
 
-    It does what `Solver.run` does, which keeps no gradients.
+    The iterations are those of `Solver.run`, which keeps no gradients.
     """
 
     def __init__(self, denoiser: Denoiser, sample: Sample) -> None:
@@ -114,7 +115,7 @@ class Run:
         return x * self.level
 
     def detach(self) -> None:
-        """Drop the history of the state: gradients go back to this iteration, and no further."""
+        """Detach the state, so that gradients do not go back beyond this iteration."""
         values = {field.name: getattr(self.state, field.name) for field in fields(self.state)}
         tensors = {k: v.detach() for k, v in values.items() if isinstance(v, Tensor)}
         self.state = replace(self.state, **tensors)
@@ -197,9 +198,10 @@ def gather(settings: Any, pool: ProcessPoolExecutor) -> Iterator[Sample]:
 
 
 def advance(denoiser: Denoiser, sample: Sample, window: int) -> Tensor:
-    """Take a batch some iterations further; return the loss of the last of them.
+    """Continue the refinement of a batch by some iterations; return the loss of the last one.
 
-    It is weighted by the fraction of the iterations that are done, since the last cube counts most.
+    The loss is weighted by the fraction of the iterations that are done, because the last cube is
+    the result.
     """
     run = sample.run = sample.run or Run(denoiser, sample)
     run.detach()
@@ -211,7 +213,7 @@ def advance(denoiser: Denoiser, sample: Sample, window: int) -> Tensor:
 
 
 @torch.no_grad()
-def gain(denoiser: Denoiser, samples: list[Sample]) -> float:
+def measure_gain(denoiser: Denoiser, samples: list[Sample]) -> float:
     """Return the mean gain over the network, dB."""
     gains = []
     for sample in samples:
@@ -254,7 +256,7 @@ def fit(
         if elapsed_seconds - last_write > settings.every or progress >= 1:
             last_write = elapsed_seconds
             average_denoiser = replace(denoiser, network=average.module, weights=None, learns=False)
-            mean_gain = gain(average_denoiser, validation)
+            mean_gain = measure_gain(average_denoiser, validation)
             print(f"{step:6d} {mean_gain:+.3f} dB, {elapsed_seconds:.0f} s", flush=True)
             write(average.module, folder)
 
@@ -277,7 +279,7 @@ def train_all(folder: Path, settings: Any) -> None:
     with ProcessPoolExecutor(settings.workers, get_context("spawn")) as pool:
         for sample in gather(settings, pool):
             samples.append(sample)
-            # The processes read the scenes before their first batch; that time does not count.
+            # The processes read the scenes before their first batch. This time does not count.
             if len(samples) == 1:
                 gather_start = time.perf_counter()
             if len(samples) % 10 == 0:

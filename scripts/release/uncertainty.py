@@ -1,22 +1,22 @@
-"""Calibrate error bars: gather errors of methods on scenes with a truth, and fit their regression.
+"""Calibrate error bars: gather errors of methods on scenes with a truth, and fit a regression.
 
-    python -m scripts.release.uncertainty gather OUT [--seconds 200]  # again until it says "whole"
+    python -m scripts.release.uncertainty gather OUT [--seconds 200]  # repeat until it says "whole"
     python -m scripts.release.uncertainty fit OUT [--write]
     python -m scripts.release.uncertainty scale [--write]
 
 `gather` reconstructs the 20 training scenes of CAVE (`$CASSI_DATA`), 256 pixels wide, with several
 masks, numbers of bands, steps and noises, and with masks that are shifted by a fraction of a pixel.
-It writes truth, cube and evidence of each reconstruction to a file in OUT. `fit` trains the
-regression in five folds of scenes and prints the coverage of its intervals on the scenes that a
-fold has not been trained with. It computes the factors from these, and trains once more with all
-scenes; `--write` puts the result into the package. Repeat both, with an empty folder, when a method
-or the weights of `pretrained` change.
+It writes truth, cube and evidence of each reconstruction to a file in OUT. `fit` divides the scenes
+into five folds. For each fold it trains the regression without the fold's scenes, and prints the
+coverage of the intervals on these scenes. It computes the factors of σ from the same predictions,
+and trains once more with all scenes. `--write` puts the result into the package. Repeat both
+commands, with an empty folder, when a method or the weights of `pretrained` change.
 
-`scale` is enough for a small change. It reconstructs the frames of the validation scenes that the
-gate tests (scripts/release/weights.py), by `auto` and by `pretrained`; the regression was not
-trained with these scenes. It prints the coverage of 90 % intervals on each, and the factor with
-which the least and the largest coverage are equally far from the limits of the gate. `--write`
-multiplies all σ by it.
+`scale` is enough for a small change. By `auto` and by `pretrained`, it reconstructs the frames of
+the validation scenes that scripts/release/weights.py tests. The regression was not trained with
+these scenes. It prints the coverage of 90 % intervals on each. It also prints the factor of σ with
+which the least and the largest coverage are equally far from the limits of the test. `--write`
+multiplies all σ by this factor.
 """
 
 import argparse
@@ -67,28 +67,27 @@ TABLE, SHIFTED, NOISY, BINARY, NARROW, FULL, ANY, ANY_SHIFTED = range(8)
 # Kinds of cameras and noise, first that of the published tables.
 KINDS = {
     TABLE: "nominal",
-    SHIFTED: "mask moved",
+    SHIFTED: "mask shifted",
     NOISY: "noise",
     BINARY: "binary mask",
     NARROW: "15 bands, step -1",
     FULL: "full resolution",
     ANY: "any camera",
-    ANY_SHIFTED: "any, mask moved",
+    ANY_SHIFTED: "any, mask shifted",
 }
-# Columns of a frame, and the fewest lines of a frame of any camera.
+# Columns of a frame, and the fewest lines of a frame of the kinds `ANY` and `ANY_SHIFTED`.
 COLUMNS, MIN_LINES = 256, 96
-# Lines of a frame. The result of `auto` depends on how much of the scene a frame shows, that of a
-# network hardly.
+# Lines of a frame. The result of `auto` depends on how much of the scene a frame shows. The result
+# of a network hardly does, so it gets fewer lines, to save time.
 LINES = {"auto": COLUMNS, "pretrained": COLUMNS // 2, "gap_tv": COLUMNS}
 FOLDS = 5
-# Quantiles that are the ends of the range of a feature.
+# Quantiles of a feature that limit its range.
 FEATURE_RANGE = (0.001, 0.999)
 # Regions of each size, in every third reconstruction, whose means are compared with the truth.
 REGIONS_PER_SIZE = 2
-# Values of each reconstruction that the regression is trained with, and the number of bands that
-# they come from.
+# From each reconstruction, so many values of so many bands are trained with.
 SAMPLES, BANDS = 6000, 10
-# Degrees of freedom of Student's t distribution, the model of errors: their tails are heavy.
+# Degrees of freedom of Student's t distribution, the model of the errors: it has heavy tails.
 DEGREES = 4.0
 
 
@@ -111,7 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("gather", "fit", "scale"))
     parser.add_argument("folder", type=Path, nargs="?", help="folder of gathered cases")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="gather stops after them")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="time limit of gather")
     parser.add_argument("--methods", nargs="*", default=METHODS, help="methods that gather runs")
     parser.add_argument("--write", action="store_true", help="write into the package")
     parser.add_argument("--epochs", type=int, default=8)
@@ -154,9 +153,9 @@ def gather_all(folder: Path, methods: Sequence[str], seconds: float) -> bool:
 
 
 def is_chosen(method: str, kind: int, index: int) -> bool:
-    """Tell whether a scene is reconstructed by a method through a kind of camera.
+    """Tell whether a method reconstructs a scene through a kind of camera.
 
-    Slow methods and rare cameras take every fourth, sixth, … scene only.
+    Slow methods and rare kinds of cameras only take every fourth, sixth, … scene.
     """
     intervals = {
         "auto": (1, 3, 4, 4, 4, 5, 5, 5),
@@ -180,7 +179,8 @@ class Scenes:
     def problem(self, index: int, kind: int, lines: int) -> tuple[Tensor, Tensor, cassi.SDCassi]:
         """Return the truth, the measurement and the camera that methods get.
 
-        Index and kind are the seed of all random numbers, whose order is part of what they mean.
+        Index and kind give the seed of all random numbers. If these are drawn in another order, the
+        problem is another one.
         """
         random = torch.Generator().manual_seed(1000 * kind + index)
 
@@ -215,7 +215,7 @@ class Scenes:
             length, angle = uniform(0.2, 0.7), uniform(0, 2 * math.pi)
             shift = [length * math.cos(angle), length * math.sin(angle)]
         if bands < 28:
-            # Fewer bands are spread over the whole range, or are neighbours.
+            # If there are fewer bands, they are spread over the whole range, or are neighbours.
             selection = torch.linspace(0, 27, bands).round().long()
             if kind != NARROW and not integer(0, 1):
                 first = integer(0, 28 - bands)
@@ -240,7 +240,7 @@ class Scenes:
 
 
 def _write(case: Case) -> None:
-    """Write a case, its cubes in half precision. The rename makes the file appear complete."""
+    """Write a case, with cubes in half precision. The rename makes the file appear complete."""
     temporary, evidence = case.path.with_suffix(".part"), case.evidence
     evidence = replace(evidence, x=evidence.x.half(), repeated_error=evidence.repeated_error.half())
     torch.save(replace(case, truth=case.truth.half(), evidence=evidence), temporary)
@@ -248,7 +248,7 @@ def _write(case: Case) -> None:
 
 
 def read_case(path: Path) -> Case:
-    """Read a case, its cubes in single precision."""
+    """Read a case, and convert its cubes to single precision."""
     case: Case = torch.load(path, weights_only=False)
     evidence = case.evidence
     evidence = replace(
@@ -270,16 +270,16 @@ class Rows:
 
     @property
     def is_right(self) -> bool:
-        """Tell whether the true camera is the one that methods get."""
+        """Whether methods get the true camera."""
         return self.kind not in (SHIFTED, ANY_SHIFTED)
 
 
 def sample(path: Path) -> Rows:
-    """Draw random values of a case. They are kept in a file beside it, and read the next time."""
+    """Draw random values of a case. A file beside the case keeps them for the next time."""
     rows_path = path.with_suffix(".rows")
     if rows_path.exists():
         names, rows = torch.load(rows_path, weights_only=False)
-        if names == NAMES:  # else the features have changed since
+        if names == NAMES:  # otherwise the features have changed, and the file is out of date
             return cast(Rows, rows)
     case = read_case(path)
     features = Features(case.evidence, case.system, case.level)
@@ -315,7 +315,7 @@ def train(parts: Sequence[Rows], epochs: int) -> ErrorModel:
     for _ in range(epochs):
         for index in torch.randperm(len(error)).split(size):
             log_sigma = model(features[index])
-            # The constant bounds the likelihood where an error is 0.
+            # The constant bounds the likelihood of an error of 0.
             squares = ((error[index] + 2e-5) / log_sigma.exp()).square()
             loss = (log_sigma + (DEGREES + 1) / 2 * torch.log1p(squares / DEGREES)).mean()
             optimizer.zero_grad()
@@ -328,8 +328,8 @@ def train(parts: Sequence[Rows], epochs: int) -> ErrorModel:
 def fit(folder: Path, epochs: int, write: bool) -> None:
     """Train in folds of scenes and with all scenes; compute the factors, and print the coverage.
 
-    Factors and coverage come from the predictions of each case by the model of the fold that was
-    not trained with its scene.
+    For factors and coverage, each case is predicted by the model that was not trained with its
+    scene.
     """
     parts = [sample(path) for path in sorted(folder.glob("*_?_??.pt"))]
     names = sorted({part.scene for part in parts})
@@ -380,7 +380,7 @@ def write_model(model: ErrorModel, metadata: dict[str, str]) -> None:
 
 @torch.no_grad()
 def scale(write: bool) -> None:
-    """Multiply σ by one factor, which is fitted to the frames of the validation scenes."""
+    """Fit one factor of σ to the frames of the validation scenes; with `write`, apply it."""
     model = load_error_model()
     ratios: list[Tensor] = []
     for method, row in itertools.product(("auto", "pretrained"), BAR_ROWS):
@@ -390,15 +390,15 @@ def scale(write: bool) -> None:
             run = run or Recipe(settings_of(parse_item(method)), y.device).make(truth.shape[1])[0]
             x = run(y, system)
             ratios.append(((x - truth).abs() / estimate(y, system, run, x).std).flatten())
-            print(f"{method}, {row}: {coverage(ratios[-1]):.1%}", flush=True)
+            print(f"{method}, {row}: {measure_coverage(ratios[-1]):.1%}", flush=True)
 
-    # Zero where the least and the largest coverage are equally far from the limits of the gate.
+    # This is 0 if the least and the largest coverage are equally far from their limits.
     def excess(factor: float) -> float:
-        coverages = [coverage(ratio / factor) for ratio in ratios]
+        coverages = [measure_coverage(ratio / factor) for ratio in ratios]
         return min(coverages) + max(coverages) - sum(FRAME_COVERAGE)
 
     factor = brentq(excess, 0.5, 2, xtol=1e-4)
-    coverages = [coverage(ratio / factor) for ratio in ratios]
+    coverages = [measure_coverage(ratio / factor) for ratio in ratios]
     print(f"times {factor:.3f}: {format_fractions(coverages)}")
     if write:
         model.factors *= factor
@@ -407,8 +407,8 @@ def scale(write: bool) -> None:
         write_model(model, metadata)
 
 
-def coverage(ratio: Tensor) -> float:
-    """Return the fraction of errors, in units of σ, that 90 % intervals hold."""
+def measure_coverage(ratio: Tensor) -> float:
+    """Return the fraction of errors that are within 90 % intervals; `ratio` is |error| / σ."""
     return float((ratio <= NORMAL).float().mean())
 
 
@@ -417,7 +417,9 @@ def print_coverage(parts: Sequence[Rows], sigmas: Sequence[Tensor]) -> None:
     table = Table("method", "camera", "cases", "held")
     coverages: dict[tuple[str, int], list[float]] = {}
     for part, sigma in zip(parts, sigmas, strict=True):
-        coverages.setdefault((part.method, part.kind), []).append(coverage(part.error / sigma))
+        coverages.setdefault((part.method, part.kind), []).append(
+            measure_coverage(part.error / sigma)
+        )
     for (method, kind), fractions in sorted(coverages.items()):
         table.print(method, KINDS[kind], len(fractions), format_fractions(fractions))
 
@@ -425,9 +427,10 @@ def print_coverage(parts: Sequence[Rows], sigmas: Sequence[Tensor]) -> None:
 def fit_regions(
     parts: Sequence[Rows], models: Sequence[ErrorModel], full_model: ErrorModel
 ) -> None:
-    """Fit the factors of `full_model` for means over square regions, and for their normed spectra.
+    """Fit the factors of `full_model` for means over square regions, and for the shapes of spectra.
 
-    `models` has the model for each part that was not trained with its scene.
+    A shape is a spectrum divided by its mean. `models` has, for each part, the model that was not
+    trained with the part's scene.
     """
     ratios: dict[tuple[int, str], list[Tensor]] = {}
     random = torch.Generator().manual_seed(1)
@@ -447,7 +450,7 @@ def fit_regions(
             region[top : top + side, left : left + side] = 1
             mean, std, shape, shape_std = shifted_errors(x, sigma, pattern, region)
             true_mean = (truth * region).sum((-2, -1)) / region.sum()
-            # The shape of a nearly black spectrum is noise.
+            # A nearly black spectrum is left out, because its shape is noise.
             if float(true_mean.mean()) < 0.02:
                 continue
             true_shape = true_mean / true_mean.mean(1, keepdim=True)

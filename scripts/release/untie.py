@@ -1,7 +1,7 @@
-"""Give every stage of a cassi_net its own copy of the shared weights, to train them further.
+"""Give every stage of a cassi_net its own copy of the shared weights, for further training.
 
-The written network has the same outputs as the one that is read. It is trained further by
-`cassi-train recipe=cassi_net_real model.weights=OUT/untied.safetensors`.
+The outputs of the network do not change. It is trained further by `cassi-train
+recipe=cassi_net_real model.weights=OUT/untied.safetensors`.
 """
 
 from dataclasses import replace
@@ -16,14 +16,14 @@ from cassi.models.pretrained import WEIGHTS_FILE
 
 
 def untie(weights: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
-    """Return weights by these names, those of a missing stage from the first one.
+    """Return weights with these names; a stage without weights gets those of the first stage.
 
     Args:
         weights: weights of a network whose stages share them.
         names: names of the weights of a network whose stages have their own.
     """
-    # The first stage has no earlier features to take over, so it alone has no `carry` to copy; that
-    # of a later stage must be in the weights.
+    # `carry` passes on features of the stage before, so the first stage has none to copy. The
+    # weights must contain the `carry` of every later stage.
     untied_weights = {}
     for name in names:
         stage, _, parameter = name.removeprefix("nets.").partition(".")

@@ -1,23 +1,23 @@
-"""Test new weights against those of the package, and replace these if the new ones pass.
+"""Test new weights, and let them replace the weights of the package if they pass.
 
     python -m scripts.release.weights FILE OUT             # the same command resumes after a stop
     python -m scripts.release.weights FILE OUT --replace   # put FILE into the package if it passes
     python -m scripts.release.weights OUT                  # the weights of the package
 
-Every row of the panel (scripts/benchmarks/kinds.py) is measured for `solver=auto`, for the weights
-of the package, and for those of the file, in half precision, as they would be shipped. Validation
-scenes are used, never test scenes. OUT keeps every row that has been measured: name a new folder
-when a method changes. The last line is PASS, or the rows that fail:
+Every row of the panel (scripts/benchmarks/kinds.py) is measured with `solver=auto`, with the
+weights of the package, and with those of the file. The latter are rounded to half precision, as
+they would be shipped. Validation scenes are used, never test scenes. OUT keeps every measured row,
+so name a new folder when a method changes. The output ends with PASS, or with the rows that fail:
 
-- in no row may the new weights be more than 0.1 dB below auto, except for captures, whose score by
-  held-out pixels compares weights, not methods;
-- in no row may they be more than 0.25 dB below the weights of the package, and their mean over the
-  panel must be at least 0.02 dB above;
-- 90 % intervals of error bars must hold 88 to 92 % of the values on average, and 83 to 96 % of each
-  frame (scripts/release/uncertainty.py calibrates them).
+- In no row may the new weights be more than 0.1 dB below auto. Captures are excepted, because their
+  score by held-out pixels can compare weights, but not methods.
+- In no row may the new weights be more than 0.25 dB below the weights of the package. Their mean
+  over the panel must be at least 0.02 dB above.
+- The 90 % intervals of the error bars must contain 88 to 92 % of the values on average, and 83 to
+  96 % of the values of each frame (scripts/release/uncertainty.py calibrates them).
 
-OUT/card.json has the figures of the model card: `python -m scripts.docs.figures OUT/card.json` puts
-them onto the page. Needs `$CASSI_DATA`.
+OUT/card.json has the figures of the model card; `python -m scripts.docs.figures OUT/card.json` puts
+them onto the page. `$CASSI_DATA` is needed.
 """
 
 import argparse
@@ -57,17 +57,17 @@ BAR_ROWS = (
     "16 bands",
     "step -3",
 )
-# Allowed fractions of the values that 90 % intervals hold: in the mean, and for each frame.
+# Allowed fractions of the values within 90 % intervals: mean over all frames, and for each frame.
 MEAN_COVERAGE, FRAME_COVERAGE = (0.88, 0.92), (0.83, 0.96)
 
-# Row → method → dB.
+# For each row, the score of each method, dB.
 Rows = dict[str, dict[str, float]]
 
 
 def make_methods(path: Path) -> dict[str, Any]:
-    """Return the reconstructors by name: auto, the weights of the package, those of the file."""
+    """Return the reconstructors by name: "auto", "package" and "new" (the weights of the file)."""
     methods: dict[str, Any] = {"auto": auto()}
-    # After a change of the network the weights of the package may not fit it any more.
+    # If the network has changed, the weights of the package may not fit it any more.
     if WEIGHTS_FILE.is_file() and (path == WEIGHTS_FILE or fits(WEIGHTS_FILE)):
         methods["package"] = prepare(load_shipped(WEIGHTS_FILE, "large"), True, "32-true")
     if path != WEIGHTS_FILE:
@@ -86,7 +86,7 @@ def fits(path: Path) -> bool:
 
 
 def measure_bars(row: Row, run: Any) -> list[float]:
-    """Return the fraction of the values that 90 % intervals hold, for each scene."""
+    """Return, for each scene, the fraction of its values that are within 90 % intervals."""
     coverages = []
     for truth, y, system in row.problems():
         x = run(y, system)
@@ -96,11 +96,11 @@ def measure_bars(row: Row, run: Any) -> list[float]:
 
 
 class FigureFile:
-    """The figures that have been measured, in a file that is written after every row.
+    """A file of measured figures, which is written after each row.
 
     Args:
         folder: folder of the file.
-        files: the files of weights, by name. A file with figures of other weights is refused.
+        files: the files of weights, by name. A file with figures of other weights ends the program.
     """
 
     def __init__(self, folder: Path, files: Mapping[str, Path]) -> None:
@@ -122,7 +122,7 @@ class FigureFile:
 
 
 def find_faults(rows: Rows, bars: Mapping[str, list[float]]) -> list[str]:
-    """Return the rows in which the last method, or its error bars, miss a limit of the gate."""
+    """Return the rows in which the last method, or its error bars, do not keep a limit."""
     faults, gains = [], []
     for name, scores in rows.items():
         *_, level = scores.values()
@@ -151,13 +151,13 @@ def make_card(rows: Rows, bars: Mapping[str, list[float]], faults: list[str]) ->
         "date": f"{date.today():%d %B %Y}",
         "methods": methods,
         "rows": {row: [round(scores[name], 2) for name in methods] for row, scores in rows.items()},
-        "bars": {row: [round(share, 4) for share in shares] for row, shares in bars.items()},
+        "bars": {row: [round(value, 4) for value in coverages] for row, coverages in bars.items()},
         "faults": faults,
     }
 
 
 def main() -> None:
-    """Measure the rows that are missing, and judge; replace the weights if asked for and passed."""
+    """Measure missing rows, and judge the weights; with `--replace` ship them if they pass."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "weights", type=Path, nargs="?", default=WEIGHTS_FILE, help="file of cassi-train"
@@ -196,7 +196,7 @@ def main() -> None:
 
 
 def replace_weights(path: Path, scores: Mapping[str, float]) -> None:
-    """Put a file's weights into the package, in half precision, with the dB of all rows."""
+    """Put a file's weights into the package, in half precision, with their scores (dB)."""
     card = read_card(path)
     training = {**card.training, "validation_psnr": dict(scores)}
     WEIGHTS_FILE.parent.mkdir(exist_ok=True)

@@ -36,7 +36,7 @@ def test_where_a_share_is_said(told, environment, expected):
 
 
 def test_an_array_with_gaps_is_refused():
-    with pytest.raises(ValueError, match="task 9 of the job array is none of 4 in a row"):
+    with pytest.raises(ValueError, match="job array of 4 tasks without gaps, got one with task 9"):
         find_share(None, ARRAY | {"SLURM_ARRAY_TASK_ID": "9"})
 
 

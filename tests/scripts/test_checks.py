@@ -19,12 +19,12 @@ def test_commands_are_found_in_shell_blocks(tmp_path):
         "```python\ncassi-train x\n```\ncassi-train y\n```bash\nA=1 cassi-train a=1 \\\n"
         "    b='c # d'  # twice\nsays nothing\n```\ncassi-train z\n```\nmake demo\n```\n"
     )
-    assert list(commands.commands_in(page)) == ["A=1 cassi-train a=1 b='c # d'", "make demo"]
+    assert list(commands.find_commands(page)) == ["A=1 cassi-train a=1 b='c # d'", "make demo"]
 
 
 def test_no_rule_is_left_over():
-    found = [command for page in PAGES for command in commands.commands_in(page)]
-    found += [*commands.FIRST, *commands.targets_of_makefile()]
+    found = [command for page in PAGES for command in commands.find_commands(page)]
+    found += [*commands.FIRST, *commands.list_targets()]
     assert len(found) > 60
     for pattern in (*commands.SKIP_REASONS, *commands.REPLACEMENTS, *commands.SHORTENING_OPTIONS):
         assert any(re.search(pattern, command) for command in found), pattern
@@ -49,7 +49,7 @@ def test_the_steps_on_a_gpu_are_printed():
     assert "-m cuda" in steps["a_tests"]
     assert "bf16-mixed" in steps["d_train"]
     assert "ckpt=last" in steps["d_train"]
-    assert "--tool racecheck" in steps["b_racecheck_test_taps"]
+    assert "--tool racecheck" in steps["b_racecheck_test_every_operator_and_taps"]
     for script in re.findall(r"-m (scripts\.\S+)", printed):
         assert find_spec(script) is not None
 
