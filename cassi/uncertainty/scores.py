@@ -7,8 +7,9 @@ from torch import Tensor
 
 from cassi.uncertainty.error_model import LEVELS, NORMAL, load_error_model
 
+# Number of points of the sparsification curve.
 _STEPS = 50
-# Least share of the values on the curve: the error of fewer values depends on single ones.
+# Least share of the values on this curve. The mean error of fewer values depends on single values.
 _MIN_SHARE = 0.02
 
 
