@@ -36,7 +36,12 @@ _MAX_CUBE_VALUES = 2**24
 
 
 def check_light(y: Tensor, good_pixels: Tensor | None) -> CameraCheck:
-    """Warn of saturated pixels and of negative light."""
+    """Warn of saturated pixels and of negative light.
+
+    Args:
+        y: measurement `(B, K, H', W')`.
+        good_pixels: pixels that count, shaped like one measurement or all; None: all.
+    """
     values = y.flatten() if good_pixels is None else y[good_pixels.expand_as(y)]
     total = values.abs().sum().clamp_min(torch.finfo(y.dtype).tiny)
     warnings = []
@@ -65,7 +70,13 @@ def check_light(y: Tensor, good_pixels: Tensor | None) -> CameraCheck:
 
 
 def check_detector(y: Tensor, system: System, good_pixels: Tensor | None) -> CameraCheck:
-    """Warn of a dark level, of bands beside the detector, and of light where no band falls."""
+    """Warn of a dark level, of bands beside the detector, and of light where no band falls.
+
+    Args:
+        y: measurement `(B, K, H', W')`.
+        system: the camera.
+        good_pixels: pixels that count, shaped like one measurement or all; None: all.
+    """
     warnings = []
     axis = system.part_axis
     # A white cube is simulated below. If the camera can be cut into parts, some lines are enough.

@@ -38,9 +38,9 @@ _MAX_PIXELS = 2**20
 MIN_BANDS, MIN_SPAN = 8, 12
 """Fewest bands, and least span of their offsets in pixels, for which the step is checked."""
 
-Image = Callable[[Tensor], Tensor]
+Transform = Callable[[Tensor], Tensor]
 """A function that flips or transposes a mask."""
-POSES: dict[str, tuple[str, Image]] = {
+POSES: dict[str, tuple[str, Transform]] = {
     "mirrored left to right": ("give mask[:, ::-1]", lambda m: m.flip(-1)),
     "upside down": ("give mask[::-1]", lambda m: m.flip(-2)),
     "turned by 180 degrees": ("give mask[::-1, ::-1]", lambda m: m.flip(-2, -1)),
@@ -225,24 +225,24 @@ class _MaskSearch:
             good_pixels = good_pixels.expand(len(y), -1, -1, -1)
         self.correlation = Correlation(y.narrow(-2, self.first, self.lines), good_pixels)
 
-    def find(self, image: Image = lambda m: m, offsets: Sequence[float] = ()) -> Peak:
-        """Return the highest peak of the correlation with an image of the mask."""
-        mask = self.system.turn(image(self.mask)).narrow(-2, self.first, self.lines)
+    def find(self, transform: Transform = lambda m: m, offsets: Sequence[float] = ()) -> Peak:
+        """Return the highest peak of the correlation with a transformed mask."""
+        mask = self.system.turn(transform(self.mask)).narrow(-2, self.first, self.lines)
         return self.correlation.find(mask, offsets or self.offsets)
 
     def find_poses(self) -> dict[str, Peak]:
         """Return the highest peak for each of `POSES` in which the mask looks different."""
-        square = self.mask.shape[-1] == self.mask.shape[-2]
+        is_square = self.mask.shape[-1] == self.mask.shape[-2]
         peaks = {}
-        for pose, (_, image) in POSES.items():
-            quarter = image(self.mask[..., :1, :2]).shape[-1] == 1
-            if (square or not quarter) and not self._is_same(image):
-                peaks[pose] = self.find(image)
+        for pose, (_, transform) in POSES.items():
+            swaps_axes = transform(self.mask[..., :1, :2]).shape[-1] == 1
+            if (is_square or not swaps_axes) and not self._is_same(transform):
+                peaks[pose] = self.find(transform)
         return peaks
 
-    def _is_same(self, image: Image) -> bool:
-        """Tell whether an image of the mask is nearly the mask, by their correlation."""
-        a, b = (value.float() - value.float().mean() for value in (self.mask, image(self.mask)))
+    def _is_same(self, transform: Transform) -> bool:
+        """Tell whether a transformed mask correlates with the mask by more than a half."""
+        a, b = (value.float() - value.float().mean() for value in (self.mask, transform(self.mask)))
         return float((a * b).sum()) > 0.5 * float(a.square().sum())
 
 
@@ -301,9 +301,9 @@ def _check_shift_and_step(
         note = f" Dispersion: {sign * step:.2f} px per band, not {sign * pitch:.4g} as configured."
     elif all(
         comparison.prefers(
-            [camera_at_peak], comparison.shifted_along(camera_at_peak.stretched(w), 0.5)
+            [camera_at_peak], comparison.shifted_along(camera_at_peak.stretched(factor), 0.5)
         )
-        for w in TRIAL_FACTORS
+        for factor in TRIAL_FACTORS
     ):
         note = f" Dispersion: {sign * pitch:.4g} px per band, as configured."
     else:
@@ -329,7 +329,7 @@ def _search_end_shifts(
 ) -> tuple[float, float]:
     """Search the shifts of the smallest and the largest offset, pixels, on ever finer grids.
 
-    `ends` turns two trial shifts into those that are tried, for example into two equal ones.
+    `ends` maps a pair of trial shifts to the pair that is tried. So it can make both shifts equal.
     """
     span = float(camera.offsets.max() - camera.offsets.min())
     best = [(0.0, 0.0)]

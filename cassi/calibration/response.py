@@ -122,7 +122,7 @@ class Response:
     def scene_std(
         self, x: Tensor, std: Tensor, wavelengths: Sequence[float] | None = None
     ) -> Tensor:
-        """Return the standard error of `scene(x)`, given that of x; both `(…, C, H, W)`.
+        """Return the standard error of `scene(x)` from that of x, both `(…, C, H, W)`.
 
         Args:
             x: the cube.
@@ -143,8 +143,8 @@ class Response:
             std = largest.view(bands.shape).movedim(-1, -3)
         relative_error = self._per_band(self.errors / self.values, x)
         smoothing_error = self._smoothing_error(inverse, x, wavelengths).abs()
-        spread = self._apply(inverse.abs(), std) + smoothing_error
-        return torch.hypot(spread, scene * relative_error)
+        std_from_cube = self._apply(inverse.abs(), std) + smoothing_error
+        return torch.hypot(std_from_cube, scene * relative_error)
 
     def scene_pattern(
         self,
@@ -262,9 +262,13 @@ class WhiteFrame:
         reconstruct: Callable[[Tensor, System], Tensor],
         grid: SpectralGrid | None = None,
     ) -> White:
-        """Fit the frame through a camera, on the device and in the type of a template.
+        """Fit the frame through a camera with `find_white`.
 
-        See `find_white`.
+        Args:
+            template: tensor with the device and the type of the fit.
+            system: the camera.
+            reconstruct: (y, camera) → cube, the method for the scenes.
+            grid: spectral grid on which cubes are computed; None: there is no grid.
         """
         good_pixels, camera_good_pixels = self.good_pixels.to(template.device), system.good_pixels
         good_pixels = (
@@ -292,7 +296,7 @@ class Patch:
         """Check that the patch lies within a cube of `rows` rows and `columns` columns.
 
         Raises:
-            ValueError: it does not.
+            ValueError: the patch is not within the cube.
         """
         top, left, height, width = self.place
         if min(top, left) < 0 or top + height > rows or left + width > columns:
@@ -311,9 +315,9 @@ class Patch:
         self.check(*x.shape[-2:])
         patch = x[0, :, top : top + height, left : left + width].flatten(1).double().cpu()
         n_independent = max(patch.shape[1] / _CORRELATED_PIXELS, 1.0)
-        spread = patch.std(1, correction=0) / n_independent**0.5
+        error = patch.std(1, correction=0) / n_independent**0.5
         reflectance = torch.as_tensor(self.reflectance, dtype=torch.float64)
-        return Response((patch.mean(1) / reflectance).float(), (spread / reflectance).float())
+        return Response((patch.mean(1) / reflectance).float(), (error / reflectance).float())
 
 
 @torch.no_grad()
@@ -328,7 +332,7 @@ def find_white(
 
         min_r ‖y − Σ_c r_c ρ_c A e_c − b‖²
 
-    is solved by least squares. e_c is the scene that is 1 in band c and 0 in the others, ρ the
+    is the least-squares problem. e_c is the scene that is 1 in band c and 0 in the others, ρ the
     reflectance of the surface, and b stray light, the same on all pixels. Some spectra hardly
     change the frame, such as differences of bands that an unsharp mask does not resolve. These
     components of r are made as smooth as possible. The response is the mean over strips of the
@@ -503,8 +507,15 @@ class Unit:
     ) -> tuple[Tensor, Unit, str]:
         """Fit a white frame through the camera with which a snapshot is reconstructed.
 
+        Args:
+            y: the snapshot `(B, K, H', W')`.
+            system: the camera.
+            reconstruct: (y, camera) → cube, the method for the scenes.
+            grid: spectral grid on which cubes are computed; None: there is no grid.
+
         Returns:
-            The snapshot corrected by the white frame, the unit with its response, and a note.
+            The snapshot corrected by the white frame, the unit with the fitted response, and a
+            note. Without a white frame the snapshot and the unit do not change.
         """
         if not isinstance(self.source, WhiteFrame):
             return y, self, ""

@@ -116,8 +116,9 @@ def find_ends(positions: np.ndarray, power: np.ndarray, nominal: np.ndarray) -> 
                 and plateau > _MAX_OUTSIDE
             ):
                 # Power falls by a factor from sample to sample, so its logarithm is interpolated.
-                outer, inner = samples[k - 1], samples[k]
-                fraction = np.log(_END_LEVEL * plateau / outer) / np.log(inner / outer)
+                power_outside, power_inside = samples[k - 1], samples[k]
+                fraction = np.log(_END_LEVEL * plateau / power_outside)
+                fraction /= np.log(power_inside / power_outside)
                 end = sample_offsets[k - 1] + fraction * (sample_offsets[k] - sample_offsets[k - 1])
                 if abs(end - nominal_end) <= MARGIN_PIXELS:
                     ends.append(Observation(band, float(end), END_ERROR))

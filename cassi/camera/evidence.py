@@ -168,6 +168,19 @@ class Windows:
         count: largest number of windows.
         select: tells which windows may be used, from their corners `(W, 2)` and their shape.
 
+    Attributes:
+        shape: rows and columns of a window.
+        y: pixels of each window, `(W, N)`; bad pixels are 0.
+        good_pixels: bool, `(W, N)`.
+        sample: index of the sample of each window, `(W,)`.
+        shot: index of the shot of each window, `(W,)`.
+        corner: first row and first column of each window, `(W, 2)`.
+        power: mean square of all windows with light.
+        row_offsets: rows of the pixels within a window, `(N,)`.
+        column_offsets: columns of the pixels within a window, `(N,)`.
+        roughness_shares: variance of each spatial component, `(N,)`, the largest first.
+        roughness_maps: spatial components, `(N, N)`, one per column.
+
     Raises:
         ValueError: no window is lit, or `select` leaves fewer than `MIN_WINDOWS`.
     """
@@ -279,8 +292,8 @@ class Windows:
 class Products(NamedTuple):
     """Products of a spatial and a spectral component that are columns of B."""
 
-    spatial: Tensor
-    spectral: Tensor
+    spatial: Tensor  # index of the spatial component of each product
+    spectral: Tensor  # index of the spectral component of each product
     remaining_shares: Tensor  # (N, R), share of the variance that is in no column
 
 

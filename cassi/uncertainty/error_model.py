@@ -18,7 +18,7 @@ NORMAL = 1.6448536269514722
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Nominal coverages of intervals."""
 ERRORS = ("heldout", "error of the scene", "noise", "motion")
-"""Features of a scene, decimal logarithms, that grow with its error."""
+"""Names of the features of a scene that grow with its error. They are decimal logarithms."""
 HELDOUT_WITHOUT_NOISE = NAMES.index("heldout without noise")
 """Index of the feature h/ρ, see `ErrorModel`."""
 HELDOUT_EXPONENT, MAX_LOG_HELDOUT = 0.19, -1.3

@@ -16,7 +16,7 @@ from cassi.uncertainty.bootstrap import BootstrapResult
 FLOOR = 1e-4
 """Least error or texture, relative to the signal level. Smaller ones count as this."""
 # Sides of the blocks of local means, pixels. A local mean is over 3×3 blocks.
-_FINE, _COARSE = 4, 16
+_FINE_PIXELS, _COARSE_PIXELS = 4, 16
 # Least held-out error. Smaller ones count as this.
 _MIN_HELDOUT = 1e-4
 # Order of the differences of neighbouring bands in `roughness`. With the second difference, 90 %
@@ -37,6 +37,8 @@ NAMES = (
 NUMBERS = 7
 """Number of features that are the same for a whole scene: the last ones of `NAMES`."""
 BASE, TEXTURE, BRIGHTNESS = (NAMES.index(n) for n in ("error 8", "deviation 8", "local mean"))
+"""Indices of three features. σ is a multiple of the first one, a local error. The other two decide
+the group of a value, see `ErrorModel`."""
 
 
 class Features:
@@ -79,10 +81,10 @@ class Features:
         mean, power = self.x.mean(1, keepdim=True), self.error.square().mean(1, keepdim=True)
         self.features_of_all_bands = {
             "error of all bands 3": _log(_local_mean(power, 1).sqrt()),
-            "error of all bands 8": _log(_local_mean(power, _FINE).sqrt()),
+            "error of all bands 8": _log(_local_mean(power, _FINE_PIXELS).sqrt()),
             "gradient of the mean": _log(_gradient(mean)),
-            "deviation of the mean 8": _log(_deviation(mean, _FINE)),
-            "deviation of the mean 32": _log(_deviation(mean, _COARSE)),
+            "deviation of the mean 8": _log(_deviation(mean, _FINE_PIXELS)),
+            "deviation of the mean 32": _log(_deviation(mean, _COARSE_PIXELS)),
             "mean over bands": _log(mean),
         }
         heldout, mask_shift = max(result.probe.heldout, _MIN_HELDOUT), result.probe.mask_shift
@@ -112,19 +114,19 @@ class Features:
         place = 2 * index / max(self.bands - 1, 1) - 1
         features = {
             "error 3": _log(_local_mean(power, 1).sqrt()),
-            "error 8": _log(_local_mean(power, _FINE).sqrt()),
-            "error 32": _log(_local_mean(power, _COARSE).sqrt()),
+            "error 8": _log(_local_mean(power, _FINE_PIXELS).sqrt()),
+            "error 32": _log(_local_mean(power, _COARSE_PIXELS).sqrt()),
             "gradient": _log(_gradient(x)),
-            "deviation 8": _log(_deviation(x, _FINE)),
+            "deviation 8": _log(_deviation(x, _FINE_PIXELS)),
             "value": _log(x),
-            "local mean": _log(_local_mean(x, _FINE)),
+            "local mean": _log(_local_mean(x, _FINE_PIXELS)),
             "slope": _log(slope),
-            "local slope": _log(_local_mean(slope, _FINE)),
+            "local slope": _log(_local_mean(slope, _FINE_PIXELS)),
             "residual": _log(
-                _local_mean(self.back_projected_residual[:, band] / positive_light, _FINE)
+                _local_mean(self.back_projected_residual[:, band] / positive_light, _FINE_PIXELS)
             ),
             "light": light,
-            "local light": _local_mean(light, _FINE),
+            "local light": _local_mean(light, _FINE_PIXELS),
             "crowding": _log(self.band_count[:, band] / positive_light),
             "place": torch.full_like(x, place),
             "place squared": torch.full_like(x, place**2),
@@ -143,7 +145,7 @@ class Features:
         """
         if self.bands <= _DIFFERENCE_ORDER:
             return torch.zeros_like(self.x)
-        power = _local_mean(self.x.diff(n=_DIFFERENCE_ORDER, dim=1).square(), _FINE)
+        power = _local_mean(self.x.diff(n=_DIFFERENCE_ORDER, dim=1).square(), _FINE_PIXELS)
         band = torch.arange(self.bands, device=power.device) - _DIFFERENCE_ORDER // 2
         error = (power / math.comb(2 * _DIFFERENCE_ORDER, _DIFFERENCE_ORDER)).sqrt()
         return error[:, band.clamp(0, self.bands - _DIFFERENCE_ORDER - 1)]

@@ -28,7 +28,7 @@ ESTIMATED_FRACTION = 0.8
 _MIN_RESIDUAL = 1e-5
 # Determinant of the normal matrix over the product of its diagonal. Below this, shifts along both
 # axes change the measurement in the same way.
-_SINGULAR = 1e-9
+_MIN_DETERMINANT = 1e-9
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class MaskShift:
             axis_across: axis across the dispersion, -2 or -1; None: there is no such axis.
         """
         # Light in a wrong band looks like a shift of 0.07 to 0.23 pixels along the dispersion. So
-        # the residual of the cube counts only for shifts across the dispersion. On 16 random scenes
+        # the residual of the cube counts only for shifts across the dispersion. On 16 random draws
         # that were not used for this choice, false warnings fell from 7 to 1
         # (docs/development/experiments/uncertainty.md).
         if axis_across is None:
@@ -157,7 +157,7 @@ def _fit(
     is_rounding = float(residual.square().mean()) <= _MIN_RESIDUAL**2 * float(
         y.double().square().mean()
     )
-    if is_rounding or float(torch.linalg.det(gram)) <= _SINGULAR * scale:
+    if is_rounding or float(torch.linalg.det(gram)) <= _MIN_DETERMINANT * scale:
         return (0.0, 0.0), (0.0, 0.0), 0.0
     shift = torch.linalg.solve(gram, design.mT @ residual)
     shift_residual = design @ shift
