@@ -106,8 +106,7 @@ def describe(
     estimates = [_make_shift(across_name, values["across"], errors["across"])]
     if names is not None:
         first, last = (names.offsets[band] - nominal.offsets[band] for band in (0, -1))
-        # The errors of both ends may be equal and not independent. So the error of their mean is
-        # not smaller than that of one end.
+        # Both ends may have the same error. So the mean of both ends has the error of one end.
         error = (names.errors[0] + names.errors[-1]) / 2
         estimates += [
             _make_shift(along_name, (first + last) / 2, error),

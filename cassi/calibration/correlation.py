@@ -18,9 +18,8 @@ MAX_BANDS = 8
 same peak."""
 # Half the width of the window whose mean is subtracted. Coarser structures belong to the scene.
 _CONTRAST_PIXELS = 4
-# Share of the mean squared contrast that is added to the local one before images are divided by
-# it. Without this share the noise of dark parts would count as much as the contrast of bright
-# parts.
+# An image is divided by its local contrast. This share of the mean squared contrast is added to the
+# square of the local contrast. Otherwise noise of dark parts would count as much as bright parts.
 _MIN_CONTRAST = 0.05
 # Rows farther than this from the peak have chance correlation only.
 _PEAK_PIXELS = 6
@@ -185,7 +184,7 @@ def find_bright_end(
 
     with the correlation a of the mask with itself, and a spectrum s of a few cosines between the
     ends. Both ends are shifted by the same distance, and the shift with the least squared misfit is
-    taken. The distance of the ends is that of the nominal bands.
+    taken. The nominal bands give the distance between the ends.
 
     Args:
         correlation: correlation of the frame.

@@ -329,7 +329,7 @@ def _search_end_shifts(
 ) -> tuple[float, float]:
     """Search the shifts of the smallest and the largest offset, pixels, on ever finer grids.
 
-    `ends` maps a pair of trial shifts to the pair that is tried. So it can make both shifts equal.
+    `ends` receives a pair of trial shifts and returns the pair to try, for example equal shifts.
     """
     span = float(camera.offsets.max() - camera.offsets.min())
     best = [(0.0, 0.0)]

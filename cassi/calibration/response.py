@@ -29,12 +29,13 @@ _EDGE_PIXELS = 8
 _MAX_MODEL_ERROR = 0.1
 # Least and largest gain of a pixel.
 _GAIN_LIMITS = (0.5, 2.0)
-# Largest relative difference between the response of a method and the least-squares response. With
-# 32 cameras whose model was right it is 5 % at most.
+# Largest relative difference between the response of a method and the least-squares response. The
+# difference is 5 % at most for 32 cameras with a right model.
 _MAX_METHOD_ERROR = 0.2
-# Number of pixels of a cube per independent error. With more, the error of a patch is larger.
+# Number of neighbouring pixels of a cube that count as one independent value. A larger number makes
+# the error of a patch larger.
 _CORRELATED_PIXELS = 25
-# Standard errors from which on stray light and the light of a band are significant.
+# Stray light and the light of a band are significant above this many standard errors.
 _MIN_STANDARD_ERRORS = 2.0
 # A method puts light of a band into so many bands to either side.
 _LEAK_BANDS = 2

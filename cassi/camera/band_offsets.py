@@ -25,7 +25,8 @@ from cassi.camera.window_model import MARGIN_PIXELS, outer_offsets
 SHIFT_DEVIATION = 1.0
 """Prior standard deviation of the shift s, pixels: cameras are mounted to about a pixel."""
 STEP_DEVIATION = 0.03
-"""Prior standard deviation of the span, relative to the span. It gives that of t, half as large."""
+"""Prior standard deviation of the span, relative to the span. It gives the prior of t, because t is
+half of a change of the span."""
 CURVE_DEVIATION = 0.05
 """Prior standard deviation of a, relative to the span; b has half of it."""
 MIN_DEVIATION = 0.3

@@ -85,9 +85,9 @@ class LightModel(NamedTuple):
         pitch: pixels between offsets. 0: light comes in one line per band, at the band's offset.
         is_simulated: the frame may be simulated, with light that ends at the edges of the mask.
             Then windows at these edges are allowed if there are few others.
-        uses_taps: fractions of a pixel are interpolated linearly: first those of the mask, on the
-            pixels of the scene, then those of the bands. Simulations and reconstructions do that;
-            sensors do not.
+        uses_taps: fractions of a pixel are interpolated linearly. First the mask is interpolated on
+            the pixels of the scene, then each band on the detector. Simulations and reconstructions
+            do that; sensors do not.
         points: for each sample, the place of its narrow-band light in the spectrum, in bands; None:
             light anywhere in the spectrum. Empty: None for all samples.
     """
@@ -323,8 +323,8 @@ class WindowModel:
         # In broadband light noise and roughness stand for errors of the model of the optics. If
         # they were fitted to the frame, the standard errors would be too small. In light with lines
         # the noise has to be estimated: gradients then have 2 to 6 times the expected variance.
-        # With noise that is a fixed share of the light they have 70 to 115 times as much
-        # (docs/development/experiments/evidence.md).
+        # If the noise is a fixed share of the light, they have 70 to 115 times the expected
+        # variance (docs/development/experiments/evidence.md).
         if not self.has_lines:
             return state
         codes = self.codes(state)[0]
@@ -411,8 +411,8 @@ class WindowModel:
         draws = math.ceil(_MIN_DRAWS / len(model.residual_variance))
         frames = torch.cat([windows.y[..., None], model.draw(draws, self.random)], -1)
         nats, by_variance, by_spectral = self._window_gradients(model, state, spectral, frames)
-        # The gradient by a code is Σ_k by_spectral·factor plus that of the lines. For all codes it
-        # would be a tensor (W, Q, P, N). So only its products with the changes are computed.
+        # The gradient by a code is Σ_k by_spectral·factor plus a term of the lines. For all codes
+        # it would be a tensor (W, Q, P, N). So only its products with the changes are computed.
         line_codes = codes * state.light.exp().square()[:, None]
         by_line_power = 2 * LINE_FRACTION * state.noise[:, None, None] * by_variance
         flat = by_spectral.transpose(1, 2).flatten(2)  # (W, N, Q·R)

@@ -139,7 +139,7 @@ def uncertainty_of(
     """
     features = Features(result, system, level)
     std, unusual_share = model.predict(features)
-    # Cameras, bands or masks unlike those in training may cause larger errors than any in training.
+    # Cameras, bands or masks that training did not have may cause errors that it did not have.
     sigma = (std * model.excess(features)).to(result.x.dtype)
     smooth_level = float(sigma.square().mean().sqrt())
     # Rough spectra show errors. Frames of a video have no spectra.

@@ -14,16 +14,16 @@ MEAN_SIDE = 5
 """Side of the square over which a cube is averaged, pixels. The average does not have the pattern
 of the mask that a wrong mask leaves in a cube."""
 MIN_RESIDUAL_ERRORS = 8.0
-"""Standard errors from which on a shift that is fitted with the cube itself is significant."""
+"""A shift that is fitted with the cube itself is significant above this many standard errors."""
 MIN_CLEAR_SHIFT = 0.25
-"""Shift fitted with the averaged cube, pixels, from which on it is believed by itself. Texture
-alone gives 0.1, rarely 0.2."""
+"""A shift fitted with the averaged cube is believed by itself above this many pixels. Texture alone
+gives 0.1, rarely 0.2."""
 MIN_SHIFT = 0.05
 """Least significant shift, pixels."""
 MIN_MEAN_ERRORS = 10.0
-"""Standard errors from which on a shift that is fitted with the averaged cube is significant."""
+"""A shift that is fitted with the averaged cube is significant above this many standard errors."""
 ESTIMATED_FRACTION = 0.8
-"""Shift that is fitted with the averaged cube, over the true shift."""
+"""Ratio of the shift that is fitted with the averaged cube to the true shift."""
 # A residual below this, relative to the measurement, is rounding.
 _MIN_RESIDUAL = 1e-5
 # Determinant of the normal matrix over the product of its diagonal. Below this, shifts along both
@@ -142,7 +142,12 @@ def _mask_of(system: System) -> str | None:
 def _fit(
     y: Tensor, x: Tensor, system: System, name: str
 ) -> tuple[tuple[float, float], tuple[float, float], float]:
-    """Return the shift (down, right), the same in standard errors, and its change of y."""
+    """Fit a shift of the mask to y − Ax.
+
+    Returns:
+        Shift (down, right) in pixels; the same in standard errors; root mean square of the change
+        of y by the shift.
+    """
     mask = dict(system.named_buffers())[name]
     images = []
     for axis in (-2, -1):
