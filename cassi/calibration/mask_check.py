@@ -388,9 +388,9 @@ def _report_step(
 def _report_shift(system: CodedSystem, down: float, shift_along: float) -> Finding:
     return Finding(
         "shift",
-        f"the mask lies {_describe_shift(down, shift_along, system.axis)} than the camera has it: "
-        "move it, with zeros where it leaves the frame, or find where it is by cassi-calibrate, or "
-        "by calibrate=true if it is 2 pixels at most",
+        f"the mask lies {_describe_shift(down, shift_along, system.axis)} than in the camera: "
+        "shift the mask by as much, with zeros at its border, or estimate its place by "
+        "cassi-calibrate, or by calibrate=true if it is 2 pixels at most",
     )
 
 

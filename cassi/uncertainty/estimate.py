@@ -212,15 +212,15 @@ def _warnings(
     messages = []
     if roughness_factor > MAX_ROUGHNESS_FACTOR:
         messages.append(
-            f"spectra are rough from band to band, as those of scenes are not: error bars are "
-            f"{roughness_factor:.1f} times as wide for that"
+            f"spectra are rougher from band to band than spectra of scenes: this makes error bars "
+            f"{roughness_factor:.1f} times as wide"
         )
     if result.probe.mask_shift.is_doubtful(system.part_axis):
         down, right = result.probe.mask_shift.shift
         messages.append(
-            f"the mask seems to lie {down:+.2f} pixels down and {right:+.2f} right of where it is "
-            "taken to lie, so error bars may be too small; calibrate=true, or cassi-calibrate, "
-            "tells whether it does"
+            f"the mask seems to lie {down:+.2f} pixels down and {right:+.2f} right of its place in "
+            "the camera, so error bars may be too small; calibrate=true or cassi-calibrate shows "
+            "whether this shift is real"
         )
     if unusual := model.unusual_numbers(features):
         messages.append(
