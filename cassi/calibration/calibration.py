@@ -138,17 +138,21 @@ def describe(
     estimates.append(
         _make_value("magnification", "magnification", scale, error, 1.0, half_diagonal)
     )
-    # The fit estimates the variance v of the blur, and the table has σ = √v. To first order the
-    # error of σ is that of v over 2σ. At σ = 0 this is infinite, and √(error of v) replaces it.
-    blur = max(values["blur"], 0.0) ** 0.5
-    error = errors["blur"] / (2 * blur) if blur else errors["blur"] ** 0.5
-    return (*estimates, _make_value("blur", "mask blur (px)", blur, error))
+    return (*estimates, _make_blur(values["blur"], errors["blur"]))
 
 
 def _make_value(
     key: str, name: str, value: float, error: float, nominal: float = 0.0, pixels: float = 1.0
 ) -> Value:
     return Value(key, name, nominal, value, error, value != nominal, pixels)
+
+
+def _make_blur(variance: float, variance_error: float) -> Value:
+    # The fit estimates the variance v of the blur, and the table has σ = √v. To first order the
+    # error of σ is that of v over 2σ. At σ = 0 this is infinite, and √(error of v) replaces it.
+    blur = max(variance, 0.0) ** 0.5
+    error = variance_error / (2 * blur) if blur else variance_error**0.5
+    return _make_value("blur", "mask blur (px)", blur, error)
 
 
 def _make_shift(name: str, value: float, error: float) -> Value:

@@ -70,9 +70,8 @@ def check_mask(y: Tensor, system: CodedSystem, good_pixels: Tensor | None) -> Ca
     Returns:
         Warnings, a note and numbers; nothing if the place of such a mask is not identifiable.
     """
-    # Thresholds on the correlation alone gave false warnings for 10 of 24 right cameras of one
-    # generator. The log evidence gives none for 40 right cameras
-    # (docs/development/experiments/evidence.md).
+    # Thresholds on the correlation alone gave false warnings for 10 of 24 right cameras, the log
+    # evidence for none of 40 (docs/development/experiments/evidence.md).
     mask = _mask_of(system)
     if min(y.shape[-2:]) < MIN_SIDE or min(mask.shape[-2:]) < MIN_SIDE:
         return CameraCheck()
@@ -299,16 +298,19 @@ def _check_shift_and_step(
         note = " Dispersion: light of all wavelengths does not show it."
     elif ends is not None:
         note = f" Dispersion: {sign * step:.2f} px per band, not {sign * pitch:.4g} as configured."
-    elif all(
-        comparison.prefers(
-            [camera_at_peak], comparison.shifted_along(camera_at_peak.stretched(factor), 0.5)
-        )
-        for factor in TRIAL_FACTORS
-    ):
+    elif _is_step_confirmed(comparison, camera_at_peak):
         note = f" Dispersion: {sign * pitch:.4g} px per band, as configured."
     else:
         note = " Dispersion: this light does not show it."
     return CameraCheck(tuple(warnings), note, {"step": step})
+
+
+def _is_step_confirmed(comparison: _CameraComparison, camera: Optics) -> bool:
+    """Tell whether the frame is significantly less probable with larger and smaller steps."""
+    return all(
+        comparison.prefers([camera], comparison.shifted_along(camera.stretched(factor), 0.5))
+        for factor in TRIAL_FACTORS
+    )
 
 
 def _find_stretch(

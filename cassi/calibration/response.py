@@ -337,8 +337,7 @@ def find_white(
     reflectance of the surface, and b stray light, the same on all pixels. Some spectra hardly
     change the frame, such as differences of bands that an unsharp mask does not resolve. These
     components of r are made as smooth as possible. The response is the mean over strips of the
-    frame, and the scatter of the strips gives its standard errors. Stray light counts if it is
-    above two standard errors.
+    frame, and their scatter gives its standard errors. Only significant stray light counts.
 
     If mask and bands differ a little from the camera's model, white frames and frames of scenes
     have the same errors. The gain g = Σ_c r_c ρ_c A e_c / (y − b) removes these errors from the
@@ -363,16 +362,11 @@ def find_white(
     Raises:
         ValueError: y does not fit the camera, or the frame shows no light in a band.
     """
-    if tuple(y.shape) != (1, *system.measurement_shape):
-        raise ValueError(
-            f"response: expected a frame (1, K, H', W') of {system.measurement_shape}, got "
-            f"{tuple(y.shape)}"
-        )
+    _check_frame(y, system)
     reflectances = torch.as_tensor(reflectance, dtype=torch.float64).expand(system.cube_shape[0])
     counts = torch.ones_like(y[0]) if system.good_pixels is None else system.good_pixels[0].to(y)
-    even_frames = _simulate_even_scenes(
-        y, system if grid is None else BroadbandCamera(system, grid)
-    )
+    camera = system if grid is None else BroadbandCamera(system, grid)
+    even_frames = _simulate_even_scenes(y, camera)
     strips, stray_light = _fit_strips(y[0], counts, even_frames, system.part_axis)
     white_frame = (y - stray_light) * counts
     model = torch.einsum("c,c...->...", strips.mean(0).to(y), even_frames) * counts
@@ -388,6 +382,14 @@ def find_white(
             strips = method_strips
     mean = float((y[0] * counts).sum() / counts.sum().clamp_min(1))
     return White(_average_strips(strips), stray_light / mean, gain)
+
+
+def _check_frame(y: Tensor, system: System) -> None:
+    if tuple(y.shape) != (1, *system.measurement_shape):
+        raise ValueError(
+            f"response: expected a frame (1, K, H', W') of {system.measurement_shape}, got "
+            f"{tuple(y.shape)}"
+        )
 
 
 def _simulate_even_scenes(y: Tensor, system: System) -> Tensor:

@@ -201,7 +201,25 @@ def place_bands(
     lines = SIMULATED_LINES._replace(points=points)
     coarse_fit = PlaceFit(y, system, good_pixels, wavelengths, _COARSE_WINDOWS, lines)
     start, best = _search_shifts(coarse_fit, radius, curve_keys)
-    # The evidence has many maxima, so five starts are fitted, in the order of the list `starts`:
+    direction = 1 if system.offsets[-1] > system.offsets[0] else -1
+    best, keys = _fit_best(search, _list_starts(search, start, best, curve_keys, direction))
+    best = search.climb(best, [key for key in keys if key in ALONG_DISPERSION])
+    shift_key = "bands" if "bands" in keys else "along"
+    all_keys = (*(key for key in fit.keys if key not in ("along", "bands")), shift_key)
+    state = fit.fit_noise(fit.run(fit.fit_noise(fit.resume(best), 3), all_keys, STEPS))
+    state = fit.run(fit.with_trust(state, all_keys), all_keys, FINAL_STEPS, min_gain=0.1)
+    return _keep_significant(fit, state, all_keys)
+
+
+def _list_starts(
+    search: PlaceFit, start: State, best: State, curve_keys: tuple[str, ...], direction: int
+) -> list[tuple[State, tuple[str, ...]]]:
+    """Return starts of the fit with linear interpolation, each with its keys.
+
+    `start` is the likeliest state of the search, `best` that of the fits after the search.
+    `direction` is the sign of the step.
+    """
+    # The evidence has many maxima, so five starts are fitted, in the order of the list below:
     # 1. the mask takes the whole shift; 2. the bands take its fraction of a pixel; 3. the first
     # band stays in place; 4. the coarse search before its fit; 5. an alignment with nominal bands.
     # With shifts by half pixels alone, three cameras reach 26.2, 18.6 and 28.9 dB; with all these
@@ -209,23 +227,16 @@ def place_bands(
     keys, band_keys = ((*COARSE_PARAMETERS, key, *curve_keys, "blur") for key in ("along", "bands"))
     shift = best.values["along"]
     whole_shift = float(round(shift))
-    first_band_shift = best.values["step"] * (1 if system.offsets[-1] > system.offsets[0] else -1)
+    first_band_shift = best.values["step"] * direction
     sharp_start = partial(search.resume, best, blur=SHARP_VARIANCE)
     alignment = search.fit_noise(search.resume(start, step=0.0, curve=0.0), 3)
-    starts = [
+    return [
         (sharp_start(), keys),
         (sharp_start(along=whole_shift, bands=shift - whole_shift), band_keys),
         (sharp_start(along=shift - first_band_shift, bands=first_band_shift), keys),
         (search.resume(start), keys),
         (search.run(alignment, ALIGNMENT_KEYS, STEPS), keys),
     ]
-    best, keys = _fit_best(search, starts)
-    best = search.climb(best, [key for key in keys if key in ALONG_DISPERSION])
-    shift_key = "bands" if "bands" in keys else "along"
-    all_keys = (*(key for key in fit.keys if key not in ("along", "bands")), shift_key)
-    state = fit.fit_noise(fit.run(fit.fit_noise(fit.resume(best), 3), all_keys, STEPS))
-    state = fit.run(fit.with_trust(state, all_keys), all_keys, FINAL_STEPS, min_gain=0.1)
-    return _keep_significant(fit, state, all_keys)
 
 
 def _keep_significant(fit: PlaceFit, state: State, keys: tuple[str, ...]) -> MaskPlacement:
