@@ -1,4 +1,4 @@
-"""Find where mask and bands really fall on the detector, from what the camera measured."""
+"""Calibrate mask, band offsets and response of a camera from measurements, and check a camera."""
 
 import lazy_loader
 

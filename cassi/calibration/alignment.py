@@ -10,10 +10,10 @@ class Alignment:
     """Shift, rotation, magnification and blur of a mask, and the camera with the mask moved.
 
     Attributes:
-        down: shift, pixels.
-        right: shift, pixels.
+        down: shift of the mask down, pixels.
+        right: shift of the mask to the right, pixels.
         rotation: degrees, counterclockwise as displayed with row 0 on top.
-        magnification: size of the mask over the nominal one.
+        magnification: size of the mask over its nominal size.
         blur: standard deviation of the blur, pixels.
         system: the aligned camera.
         before: held-out error of the nominal camera.

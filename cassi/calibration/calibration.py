@@ -47,15 +47,16 @@ class Calibration:
         system: the calibrated camera with all its pixels, of the class of the nominal one;
             `TiltedCassi` with a tilt.
         estimates: every number that was estimated.
-        taken: values of `PARAMETERS` and `BLURS` that turn the nominal camera into this one.
+        taken: values of `PARAMETERS` and `BLURS` that turn the nominal camera into the calibrated
+            one.
         before: held-out error of the nominal camera.
         after: held-out error of the calibrated camera.
         place: estimated place of the mask, and the light along the dispersion.
-        told: whether the dispersion is identifiable; if not, it is the nominal one.
-        dropped: estimates that the camera does not use, with the reason.
-        names: offsets of the bands from the ends of the light, for a sensor's frame.
-        levels: mean light of each frame of known light, in its unit: the measurement of a band of
-            value 1 behind a mask of 1.
+        told: whether the dispersion is identifiable. If not, the camera has the nominal dispersion.
+        dropped: estimates that the calibrated camera does not use, with the reason.
+        names: band offsets that were estimated from the ends of the light; None: not estimated.
+        levels: brightness of each frame in known light, in the unit of the frame: the measurement
+            of a band of value 1 behind a mask of 1.
     """
 
     system: SDCassi | TiltedCassi | DDCassi
@@ -90,7 +91,7 @@ def describe(
         nominal: the nominal camera.
         values: values of `PARAMETERS` and `BLURS` that the calibrated camera has.
         place: the placement with the standard errors.
-        names: offsets of the bands, where they come from the ends of the light.
+        names: band offsets, if they were estimated from the ends of the light.
     """
     errors = place.errors
     across_name, along_name = ("down", "right") if nominal.axis == -1 else ("right", "down")
@@ -102,24 +103,26 @@ def describe(
     gaps = max(nominal.bands - 1, 1)
     reach = max(abs(nominal.offsets[-1] - nominal.offsets[0]) / 2, 1.0)
     direction = 1 if nominal.offsets[-1] >= nominal.offsets[0] else -1
-    estimates = [_shift(across_name, values["across"], errors["across"])]
+    estimates = [_make_shift(across_name, values["across"], errors["across"])]
     if names is not None:
         first, last = (names.offsets[band] - nominal.offsets[band] for band in (0, -1))
-        # Both ends may have the same error, so that the error of their mean is that of one end.
+        # Both ends may have the same error. So the mean of both ends has the error of one end.
         error = (names.errors[0] + names.errors[-1]) / 2
         estimates += [
-            _shift(along_name, (first + last) / 2, error),
-            _step((last - first) / gaps, 2 * error / gaps, gaps),
+            _make_shift(along_name, (first + last) / 2, error),
+            _make_step((last - first) / gaps, 2 * error / gaps, gaps),
         ]
     elif "along" in errors:
         shift_along = values["along"] + values["bands"]
-        estimates.append(_shift(along_name, shift_along, errors["along"]))
+        estimates.append(_make_shift(along_name, shift_along, errors["along"]))
         if "step" in errors:
             slope = 2 * direction / gaps
             estimates += [
-                _step(values["step"] * slope, errors["step"] * abs(slope), gaps),
-                _value("curve", "curve of the dispersion (px)", values["curve"], errors["curve"]),
-                _value(
+                _make_step(values["step"] * slope, errors["step"] * abs(slope), gaps),
+                _make_value(
+                    "curve", "curve of the dispersion (px)", values["curve"], errors["curve"]
+                ),
+                _make_value(
                     "tilt",
                     "tilt of the dispersion (degrees)",
                     -sign * direction * math.degrees(math.atan(values["tilt"] / reach)) + 0.0,
@@ -128,25 +131,33 @@ def describe(
                 ),
             ]
     rotation, error = sign * values["rotation"] + 0.0, errors["rotation"]
-    estimates.append(_value("rotation", "rotation (degrees)", rotation, error, 0.0, radians_scale))
+    estimates.append(
+        _make_value("rotation", "rotation (degrees)", rotation, error, 0.0, radians_scale)
+    )
     scale, error = 1 + values["magnification"], errors["magnification"]
-    estimates.append(_value("magnification", "magnification", scale, error, 1.0, half_diagonal))
-    # The fit has the variance of the blur. Its error gives that of the standard deviation to first
-    # order; at a blur of 0 there is no first order, and the root of the error takes its place.
-    blur = max(values["blur"], 0.0) ** 0.5
-    error = errors["blur"] / (2 * blur) if blur else errors["blur"] ** 0.5
-    return (*estimates, _value("blur", "mask blur (px)", blur, error))
+    estimates.append(
+        _make_value("magnification", "magnification", scale, error, 1.0, half_diagonal)
+    )
+    return (*estimates, _make_blur(values["blur"], errors["blur"]))
 
 
-def _value(
+def _make_value(
     key: str, name: str, value: float, error: float, nominal: float = 0.0, pixels: float = 1.0
 ) -> Value:
     return Value(key, name, nominal, value, error, value != nominal, pixels)
 
 
-def _shift(name: str, value: float, error: float) -> Value:
-    return _value(name, f"shift {name} (px)", value, error)
+def _make_blur(variance: float, variance_error: float) -> Value:
+    # The fit estimates the variance v of the blur, and the table has σ = √v. To first order the
+    # error of σ is that of v over 2σ. At σ = 0 this is infinite, and √(error of v) replaces it.
+    blur = max(variance, 0.0) ** 0.5
+    error = variance_error / (2 * blur) if blur else variance_error**0.5
+    return _make_value("blur", "mask blur (px)", blur, error)
 
 
-def _step(value: float, error: float, gaps: int) -> Value:
-    return _value("dispersion", "dispersion (px per band)", value, error, pixels=gaps / 2)
+def _make_shift(name: str, value: float, error: float) -> Value:
+    return _make_value(name, f"shift {name} (px)", value, error)
+
+
+def _make_step(value: float, error: float, gaps: int) -> Value:
+    return _make_value("dispersion", "dispersion (px per band)", value, error, pixels=gaps / 2)

@@ -32,10 +32,10 @@ def check_camera(
 ) -> CameraCheck:
     r"""Check by a measurement whether its camera can be right.
 
-    The correlation of a frame with its mask is the mean spectrum along the dispersion, and chance
-    elsewhere (`Correlation`). Its peaks propose other cameras: other orientations and places of the
-    mask, and other ends of the light. A warning is given where the frame is significantly more
-    probable under another camera (`cassi.camera.evidence`).
+    Along the dispersion the correlation of a frame with its mask is the mean spectrum; elsewhere it
+    is chance (`Correlation`). The peaks of the correlation propose other cameras: other
+    orientations and places of the mask, and other ends of the light. The function warns if the
+    frame is significantly more probable under another camera (`cassi.camera.evidence`).
 
     **The sign of the step is not identifiable from a frame.** With one mask for all bands,
     y = Σ_c S(o(c)) [m·x_c] is also the frame of the cube with its bands in reverse. Only the cube
@@ -43,9 +43,10 @@ def check_camera(
 
     Args:
         y: measurement `(B, K, H', W')` of one camera, a tensor or an array.
-        system: the camera; one that is no `cassi.SDCassi` gets fewer checks.
-        x: cube `(1, C, H, W)` that was reconstructed; its spectra are checked too.
-        wavelengths: nm, one per band, increasing; without them the sign is not checked.
+        system: the camera; a camera that is no `cassi.SDCassi` gets fewer checks.
+        x: cube `(1, C, H, W)` that was reconstructed; its spectra are checked, too. None: only the
+            frame is checked.
+        wavelengths: nm, one per band, increasing; None: the sign of the step is not checked.
 
     Returns:
         Warnings, each with the value to set; a note on the frame; numbers.
@@ -73,7 +74,7 @@ def check_camera(
 
 
 def shows_another_mask(findings: CameraCheck) -> bool:
-    """Tell whether a frame shows another mask than the camera's: then its cube is meaningless."""
+    """Tell whether a frame shows another mask than the camera's. Then the cube is meaningless."""
     return any(finding.about == "mask" for finding in findings.warnings)
 
 

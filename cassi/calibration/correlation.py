@@ -14,30 +14,31 @@ from cassi.systems.psf import fast_length
 SEARCH_PIXELS = 16
 """Radius of the search for a mask, pixels."""
 MAX_BANDS = 8
-"""Most masks that are correlated, where every band has its own. More give the same peak."""
+"""Largest number of masks that are correlated if every band has its own mask. More masks give the
+same peak."""
 # Half the width of the window whose mean is subtracted. Coarser structures belong to the scene.
 _CONTRAST_PIXELS = 4
-# Contrast that is added before the division by it, relative to the mean. Without it the noise of
-# dark parts would count as much as the contrast of bright ones.
+# An image is divided by its local contrast. This share of the mean squared contrast is added to the
+# square of the local contrast. Otherwise noise of dark parts would count as much as bright parts.
 _MIN_CONTRAST = 0.05
 # Rows farther than this from the peak have chance correlation only.
 _PEAK_PIXELS = 6
 # Lag beyond which a mask has no correlation with itself.
 _MASK_PIXELS = 8
-# Strips of a frame that are fitted one left out at a time, for the standard error.
+# Number of strips of a frame. Fits without one strip each give the standard error (jackknife).
 _STRIPS = 4
-# Steps per pixel at which light may end.
+# Samples per pixel of the offsets at which the spectrum is integrated.
 _SAMPLES_PER_PIXEL = 4
-# Cosines of the spectrum between the ends. Cosine k has the penalty _SMOOTHNESS·(1 + k), because
-# spectra of scenes are smooth.
+# Number of cosines whose sum is the spectrum between the ends. Cosine k has the penalty
+# _SMOOTHNESS·(1 + k), because spectra of scenes are smooth.
 _COSINES = 10
 _SMOOTHNESS = 0.003
-# Distance from an end at which its brightness is taken, relative to the distance of the ends.
+# The brightness of an end is evaluated this far inside of it, relative to the distance of the ends.
 _EDGE_FRACTION = 0.05
-# Trial shifts of the ends are this far apart, pixels.
+# Distance of neighbouring trial shifts of the ends, pixels.
 _SHIFT_STEP = 1 / 16
-# Standard error of the end of bright light, pixels. The scatter of the strips misses it: real
-# spectra are not as smooth as the cosines.
+# Standard error of the end of bright light, pixels. It exists because real spectra are not as
+# smooth as the cosines; the scatter of the strips does not show it.
 _END_ERROR = 0.1
 # Trial variances of the blur of the mask in the frame, pixels².
 _BLUR_VARIANCES = (0.0, 0.25, 0.5, 1.0)
@@ -48,9 +49,9 @@ class Peak:
     """The highest peak of the correlation of a frame with a mask.
 
     Attributes:
-        score: its mean correlation over the bands.
+        score: mean correlation over the bands at the peak.
         row_shift: shift of the mask down, whole pixels.
-        column_shift: shift of the mask along the dispersion, roughly, whole pixels.
+        column_shift: approximate shift of the mask along the dispersion, whole pixels.
         row_fraction: fraction of a pixel to be added to `row_shift`.
         chance: the highest score in rows that are too far away for the mask.
     """
@@ -65,7 +66,9 @@ class Peak:
 def flatten(image: Tensor, good_pixels: Tensor | None = None) -> Tensor:
     """Return the local contrast of an image: zero mean, about unit variance in every 9×9 pixels.
 
-    Pixels that are not good become 0.
+    Args:
+        image: image `(…, H, W)`.
+        good_pixels: pixels that count, shaped like the image; the others become 0. None: all.
     """
     if good_pixels is None:
         mean = _box_mean(image)
@@ -85,27 +88,35 @@ class Correlation:
 
         C(δ) = Σ_p ỹ(p + δ) m̃(p) / Σ_p m̃(p)²
 
-    of the local contrasts ỹ and m̃ (`flatten`). A frame is a sum of masks, each shifted by the
-    offset of its band and multiplied by light, which is not negative. So along the dispersion C is
-    the mean spectrum, convolved with the correlation of the mask with itself. Elsewhere it is
-    chance.
+    is computed from the local contrasts ỹ and m̃ (`flatten`). A frame is a sum of masks, each
+    shifted by the offset of its band and multiplied by light, which is not negative. So along the
+    dispersion C is the mean spectrum, convolved with the correlation of the mask with itself.
+    Elsewhere C is chance.
+
+    Args:
+        y: frames `(B, K, H', W')`, dispersion along the last axis.
+        good_pixels: pixels that count, shaped like y; None: all.
     """
 
     def __init__(self, y: Tensor, good_pixels: Tensor | None = None) -> None:
         self.shape = y.shape[-2:]
-        self.y = flatten(y.float(), good_pixels).sum(
-            0
-        )  # (K, H, W'); the mask is the same in all samples
+        # All samples have the same mask, so their contrasts are added: (K, H', W').
+        self.y = flatten(y.float(), good_pixels).sum(0)
         self.size = tuple(
             fast_length(length + SEARCH_PIXELS + _MASK_PIXELS) for length in self.shape
         )
         self.transformed = torch.fft.rfft2(self.y, s=self.size)
 
     def find(self, mask: Tensor, offsets: Sequence[float]) -> Peak:
-        """Return the highest peak near a camera's mask, `(K, 1|C, H, W)`."""
+        """Return the highest peak within `SEARCH_PIXELS` of the nominal place of a mask.
+
+        Args:
+            mask: mask of the camera, `(K, 1|C, H, W)`.
+            offsets: nominal offsets of the bands, pixels.
+        """
         is_shared = mask.shape[1] == 1
         count = len(offsets)
-        bands = range(count) if is_shared else _evenly_spaced(count, MAX_BANDS)
+        bands = range(count) if is_shared else _choose_evenly(count, MAX_BANDS)
         total = self.y.new_zeros(2 * SEARCH_PIXELS + 1, 2 * SEARCH_PIXELS + 1)
         shared_image = self._correlate(mask[:, 0]) if is_shared else None
         for band in bands:
@@ -119,7 +130,7 @@ class Correlation:
                 start - SEARCH_PIXELS, start + SEARCH_PIXELS + 1, device=image.device
             )
             total += image[rows][:, columns % image.shape[1]]
-        return _peak(total / len(bands))
+        return _find_peak(total / len(bands))
 
     def _correlate(self, mask: Tensor) -> Tensor:
         contrast = flatten(mask.float())
@@ -127,12 +138,17 @@ class Correlation:
         correlation = torch.fft.irfft2((self.transformed * mask_spectrum).sum(0), s=self.size)
         return correlation / contrast.square().sum().clamp_min(1e-30)
 
-    def profile(self, mask: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
+    def correlate_strips(self, mask: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
         """Correlate strips of the frame with the mask, along the dispersion only.
 
+        Args:
+            mask: mask `(K, H, W)`.
+            first: first offset, pixels.
+            last: last offset, pixels.
+
         Returns:
-            Correlation of each strip at the offsets first to last `(P, last − first + 1)`, and that
-            of the mask with itself at −8 to 8 pixels; both float64.
+            Correlation of each strip at the offsets, `(P, last − first + 1)`, and correlation of
+            the mask with itself at −8 to 8 pixels; both float64.
         """
         contrast = flatten(mask.float())
         rows = contrast.shape[-2] // _STRIPS * _STRIPS
@@ -142,12 +158,13 @@ class Correlation:
             + 2 * SEARCH_PIXELS
             + _MASK_PIXELS
         )
-        a, b = (torch.fft.rfft(value[:, :rows], n=size) for value in (self.y, contrast))
+        transforms = [torch.fft.rfft(value[:, :rows], n=size) for value in (self.y, contrast)]
+        mask_transform = transforms[1].conj()
         cross, autocorrelation = (
             torch.fft.irfft(
-                (value * b.conj()).unflatten(1, (_STRIPS, -1)).sum((0, 2)), n=size
+                (transform * mask_transform).unflatten(1, (_STRIPS, -1)).sum((0, 2)), n=size
             ).double()
-            for value in (a, b)
+            for transform in transforms
         )
         columns = torch.arange(first, last + 1, device=cross.device) % size
         lags = torch.arange(-_MASK_PIXELS, _MASK_PIXELS + 1, device=cross.device) % size
@@ -161,16 +178,17 @@ def find_bright_end(
 ) -> tuple[float, float]:
     """Find the brighter end of the light along the dispersion.
 
-    Both ends are shifted together to the least squares of
+    The model of the correlation along the dispersion is
 
         C(δ) = ∫_first^last s(o) a(δ − o) do
 
     with the correlation a of the mask with itself, and a spectrum s of a few cosines between the
-    ends. The distance of the ends is that of the outermost bands.
+    ends. Both ends are shifted by the same distance, and the shift with the least squared misfit is
+    taken. The nominal bands give the distance between the ends.
 
     Args:
-        correlation: of the frame.
-        mask: `(K, H, W)`.
+        correlation: correlation of the frame.
+        mask: mask `(K, H, W)`.
         offsets: nominal offsets of the bands, pixels.
         reach: largest shift, pixels.
 
@@ -178,12 +196,12 @@ def find_bright_end(
         The offset at which the light ends, half a band beyond the outermost one, and its standard
         error, pixels.
     """
-    # Only the brighter end is taken: the dim one lay up to 22 pixels off
-    # (docs/development/experiments/calibration.md). The error of an end grows as its light fades.
+    # Only the brighter end is used. Estimates of the dim end were up to 22 pixels off
+    # (docs/development/experiments/calibration.md). The error of an end is larger in weaker light.
     first, last = outer_offsets(sorted(offsets))
     margin = SEARCH_PIXELS + _MASK_PIXELS
     low, high = math.floor(first) - margin, math.ceil(last) + margin
-    parts, autocorrelation = correlation.profile(mask, low, high)
+    parts, autocorrelation = correlation.correlate_strips(mask, low, high)
     profiles = torch.cat(_jackknife_means(parts)).mT
     shifts = torch.arange(
         -reach,
@@ -196,10 +214,11 @@ def find_bright_end(
     misfits = [fit.misfits(profiles, first + shifts, last + shifts) for fit in fits]
     fit, misfit = min(zip(fits, misfits, strict=True), key=lambda pair: float(pair[1][:, 0].min()))
     shift, *strip_shifts = shifts[misfit.argmin(0)].tolist()
-    spread = float(torch.tensor(strip_shifts).std(correction=0)) * (len(strip_shifts) - 1) ** 0.5
+    n_strips = len(strip_shifts)
+    jackknife_error = float(torch.tensor(strip_shifts).std(correction=0)) * (n_strips - 1) ** 0.5
     levels = fit.levels(profiles[:, :1], first + shift, last + shift)
     end = first if levels[0] > levels[1] else last
-    return end + shift, math.hypot(spread, _END_ERROR) / min(max(*levels, 1e-3), 1.0)
+    return end + shift, math.hypot(jackknife_error, _END_ERROR) / min(max(*levels, 1e-3), 1.0)
 
 
 def _jackknife_means(parts: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,7 +228,7 @@ def _jackknife_means(parts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _ProfileFit:
-    """The least-squares fit of a profile between two ends."""
+    """Fits spectra between two ends to profiles of the correlation, by least squares."""
 
     def __init__(self, autocorrelation: Tensor, low: int, high: int, blur: float) -> None:
         if blur:
@@ -267,7 +286,7 @@ class _ProfileFit:
         return right_side, torch.linalg.solve(normal, right_side)
 
 
-def _peak(score: Tensor) -> Peak:
+def _find_peak(score: Tensor) -> Peak:
     row, column = divmod(int(score.argmax()), score.shape[1])
     is_far = (torch.arange(len(score), device=score.device) - row).abs() > _PEAK_PIXELS
     fraction = 0.0
@@ -292,7 +311,7 @@ def _box_mean(image: Tensor) -> Tensor:
     return conv2d(conv2d(padded_image, kernel), kernel.mT).reshape(shape)
 
 
-def _evenly_spaced(count: int, max_count: int) -> list[int]:
+def _choose_evenly(count: int, max_count: int) -> list[int]:
     if count <= max_count:
         return list(range(count))
     return [round(k * (count - 1) / (max_count - 1)) for k in range(max_count)]

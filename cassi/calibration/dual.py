@@ -14,14 +14,15 @@ from cassi.camera.search import place_bands
 from cassi.systems import DDCassi, SDCassi, System
 
 _REFINED_KEYS = ("across", "along", "rotation", "step")
-# Lengths of the trial steps at the border of the mask, pixels; one round over the parameters each.
+# Lengths of the trial steps at the border of the mask, pixels. Each length gets one round over the
+# parameters.
 _STEP_PIXELS = (0.1, 0.05, 0.025)
 
 
 def equivalent_single_disperser(nominal: DDCassi) -> SDCassi:
-    """Return the single disperser that has the same frame of a scene with one spectrum everywhere.
+    """Return the single disperser with the same frame, for scenes with one spectrum everywhere.
 
-    In a frame of such a scene the mask of band c is shifted on the detector by −o(c).
+    In a dual disperser's frame of such a scene, the mask of band c is shifted by −o(c).
 
     Raises:
         ValueError: the camera has a mask per sample.
@@ -52,13 +53,16 @@ def place_dual(
         nominal: the nominal camera.
         good_pixels: pixels that count, shaped like y; None: all.
         heldout_error: returns the held-out error of a camera.
-        radius: of the search for shifts, pixels.
+        radius: radius of the search for shifts, pixels.
 
     Returns:
-        The placement of the mask of the `equivalent_single_disperser`, and the camera.
+        The placement of the mask of the `equivalent_single_disperser`, and the calibrated camera.
+
+    Raises:
+        ValueError: the camera has a mask per sample, or too few windows are lit.
     """
-    # Other scenes have another frame with the single disperser. Its placement is a start, from
-    # which the held-out error of the dual disperser is lowered.
+    # Other scenes have different frames in both cameras. So the placement of the single disperser
+    # is only a start. From there the held-out error of the dual disperser is lowered.
     disperser = equivalent_single_disperser(nominal)
     place = place_bands(y, disperser, good_pixels, radius=radius)
     values = _refine_by_heldout(
@@ -72,8 +76,9 @@ def place_dual(
 def _refine_by_heldout(
     values: dict[str, float], disperser: SDCassi, heldout_error: Callable[[dict[str, float]], float]
 ) -> dict[str, float]:
-    """Lower the held-out error along one parameter after the other, by parabolas."""
-    # A camera without significant errors stays: the held-out error falls a little beyond any value.
+    """Lower the held-out error along one parameter after the other, by fitting parabolas."""
+    # A camera without significant errors keeps its values. Otherwise every camera would change,
+    # because the smallest held-out error always lies a little beside the start.
     if not any(values[key] for key in PARAMETERS):
         return values
     lowest_error, size = heldout_error(values), disperser.mask.shape[-2:]
@@ -95,9 +100,16 @@ def _refine_by_heldout(
 
 
 def moved_dual(nominal: DDCassi, disperser: SDCassi, values: dict[str, float]) -> DDCassi:
-    """Return the dual disperser that is equivalent to the displaced single disperser."""
+    """Return the dual disperser that is equivalent to a displaced single disperser.
+
+    Args:
+        nominal: the nominal dual disperser.
+        disperser: the `equivalent_single_disperser` of the nominal camera.
+        values: displacement of the single disperser, see `displaced_camera`.
+    """
     offsets = [-offset for offset in displaced_camera(disperser, values | {"tilt": 0.0}).offsets]
-    # The offsets of a dual disperser begin at 0. The mask gets the shift that they lose.
+    # The offsets of a dual disperser begin at 0. So their smallest value becomes a shift of the
+    # mask.
     first_offset = min(offsets)
     mask_values = {key: value for key, value in values.items() if key not in BAND_PARAMETERS}
     mask_values["along"] -= first_offset

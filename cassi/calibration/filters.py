@@ -1,4 +1,7 @@
-"""Estimate mask, field and dispersion of a camera from frames of its mask through filters."""
+"""Estimate mask, field and dispersion of a camera from frames through narrow-band filters.
+
+The field is the lit part of the detector.
+"""
 
 import math
 import warnings
@@ -17,18 +20,18 @@ from cassi.systems.dispersion import SELLMEIER, refractive_index
 # Strips of a frame that are located one by one. Their errors are independent, so their scatter
 # gives the standard error.
 _STRIPS = 8
-# Least standard error of a place, pixels. The middle of a filter of 10 nm is uncertain by as much,
-# which the scatter of the strips does not show.
+# Least standard error of a place, pixels. The middle wavelength of a 10 nm filter is uncertain by
+# as much, and the scatter of the strips does not show this error.
 _MIN_ERROR = 0.02
-# Standard error of the nominal ends of the bands, pixels; and the same where the end of broadband
-# light shows the shift of both.
+# Standard error of the nominal ends of the bands, pixels.
 _END_ERROR = 0.5
+# The same if a frame in broadband light shows the common shift of both ends.
 _END_ERROR_WITH_LIGHT = 0.2
 # Most pixels of the detector that bands and field together may leave unlit. With a wider gap the
 # nominal ends of the bands are not those of this camera.
 _MAX_GAP_PIXELS = 4
-# Blur of the correlation before its maximum is refined, pixels. Finer structures of a sampled mask
-# are aliased.
+# Standard deviation of the blur of the correlation before its maximum is refined, pixels. Finer
+# structures of a sampled mask are aliased.
 _BLUR_PIXELS = 0.7
 # Radius of the search across the dispersion, pixels.
 _MAX_SHIFT_ACROSS = 8
@@ -37,12 +40,12 @@ _NEWTON_STEPS = 12
 _FIELD_LEVEL = 0.5
 # Quantile of the mask that becomes a transmission of 1: a few pixels are brighter by noise.
 _OPEN_QUANTILE = 0.99
-# Prior weight of a parabola where there are only as many frames as it has parameters. It fits
-# them exactly, but has no physical reason, as glasses and gratings have.
+# Prior weight of a parabola if there are not more places than its three parameters. It fits the
+# places exactly then, but unlike glasses and gratings it has no physical reason.
 _PARABOLA_WEIGHT = 0.1
 # Poles λ₀ that are tried in Hartmann's formula, nm.
 _HARTMANN_POLES = torch.linspace(-3000.0, 330.0, 334, dtype=torch.float64)
-# Standard errors by which the mask must move from one filter to the next.
+# Standard errors by which the mask must move at least from one filter to the next.
 _MIN_ERRORS_APART = 2.0
 # Least correlation of two frames that show the same mask.
 _MIN_CORRELATION = 0.1
@@ -57,7 +60,8 @@ class FilterPlace:
         shift_along: shift along the dispersion relative to the reference frame, pixels.
         shift_across: shift across the dispersion, pixels.
         error: standard error of `shift_along`, pixels.
-        has_common_shift: all such places share one unknown shift, so only distances count.
+        has_common_shift: all places with this flag share one unknown shift. So only the distances
+            between them count.
     """
 
     wavelength: float
@@ -73,7 +77,7 @@ class CurveFit:
 
     Attributes:
         name: name of the family.
-        weight: its probability among the families, 0 to 1.
+        weight: probability of the family, 0 to 1; the sum over the families is 1.
         misfit: χ² of the places.
         parameters: number of fitted parameters.
     """
@@ -117,17 +121,18 @@ def find_filtered_camera(
 ) -> FilteredCamera:
     r"""Estimate mask, field and dispersion from frames of an even scene through filters.
 
-    The frame of the middle wavelength is the mask. In the other frames the mask is shifted: the
-    maximum of their correlation gives the shift to some hundredths of a pixel. The scatter over
-    strips of a frame gives its standard error. Families of curves are fitted to the shifts: a
-    straight line (a grating), Cauchy's λ⁻² and the indices of glasses (a prism), Cauchy's and a
-    line together, Hartmann's a + b/(λ − λ₀), and polynomials. Each has the weight exp(−BIC/2). The
-    offsets are the weighted mean over the families, and their errors include the differences of the
-    families.
+    The frame of the middle wavelength is taken as the mask. In the other frames the mask is
+    shifted. The maximum of their correlation with the mask gives the shift to some hundredths of a
+    pixel, and the scatter over strips of a frame gives the standard error of the shift.
 
-    With one filter or two, the nominal ends of the bands count as places too. Of most cameras the
-    distance of the first and last band is known, but not the curve between. Both ends may be
-    shifted by half a pixel. A frame in light of all bands shows that shift by its end, see
+    Families of curves are fitted to the shifts: a straight line (a grating), Cauchy's λ⁻² and the
+    indices of glasses (a prism), Cauchy's and a line together, Hartmann's a + b/(λ − λ₀), and
+    polynomials. Each family has the weight exp(−BIC/2). The offsets are the weighted mean over the
+    families. The errors of the offsets include the differences between the families.
+
+    With one filter or two, the nominal ends of the bands count as places, too. For most cameras the
+    distance from the first to the last band is known, but not the curve between them. Both ends may
+    be shifted by half a pixel. The end of the light in a broadband frame shows this shift, see
     `cassi.calibration.correlation.find_bright_end`.
 
     Args:
@@ -136,12 +141,12 @@ def find_filtered_camera(
         wavelengths: wavelengths of the frames, nm, in any order.
         bands: wavelengths of the camera, nm, increasing.
         ends: first column of the field in light of the first and of the last band.
-        light: a frame in light of all bands, of a white sheet or of any scene, `(H', W')`, and its
+        light: a frame in broadband light, of a white sheet or of any scene, `(H', W')`, and its
             good pixels.
 
     Raises:
-        ValueError: wavelengths are named twice, frames do not show one mask, or it does not move
-            along the dispersion in one direction with the wavelength.
+        ValueError: a wavelength is given twice, the frames do not show one mask, or the mask does
+            not move along the dispersion in one direction with the wavelength.
 
     Source: Hartmann, "A simple interpolation formula for the prismatic spectrum", Astrophysical
     Journal 8, 218 (1898).
@@ -157,7 +162,7 @@ def find_filtered_camera(
     _check_places(places)
     rows, columns = find_field(frames[middle], good_pixels[middle])
     clean_frame = _clean_mask(frames, good_pixels, middle, wavelengths, places)
-    clean_frame = clean_frame - _stray_light(clean_frame, rows, columns)
+    clean_frame = clean_frame - _measure_stray_light(clean_frame, rows, columns)
     mask = clean_frame[rows[0] : rows[1], columns[0] : columns[1]]
     mask = (mask / mask.flatten().quantile(_OPEN_QUANTILE).clamp_min(1e-30)).clamp(0, 1)
     end_places = []
@@ -175,8 +180,15 @@ def centroid(
 
         ∫ λ S T dλ / ∫ S T dλ,  T = exp(−4 ln 2 (λ − λ₀)²/w²)
 
-    with the density S of the light of lamp and sensor and the filter's full width w at half of its
-    maximum. Where S is steep, the mean is a nanometre from the filter's middle λ₀.
+    S is the spectral density of the light that the sensor measures without the filter, and w the
+    filter's full width at half maximum. Where S is steep, the mean is a nanometre from the filter's
+    middle λ₀.
+
+    Args:
+        wavelength: middle λ₀ of the filter, nm.
+        fwhm: full width w at half maximum, nm.
+        bands: wavelengths of the bands, nm, increasing.
+        light: light of each band, in any unit.
     """
     samples = wavelength + 2 * fwhm * np.linspace(-1, 1, 801)
     density = np.asarray(light) / np.gradient(np.asarray(bands, dtype=float))
@@ -188,7 +200,7 @@ def centroid(
 def _check_places(places: Sequence[FilterPlace]) -> None:
     """Refuse places that do not move along the dispersion in one direction with the wavelength.
 
-    Warn where red light moves more than blue light, as it does behind no prism.
+    Warn if red light is dispersed more than blue light. No prism does that.
     """
     spread = max(abs(place.shift_along) for place in places)
     if max(abs(place.shift_across) for place in places) > max(1.0, spread):
@@ -218,7 +230,7 @@ def _check_places(places: Sequence[FilterPlace]) -> None:
     if slopes[-1] - 1.1 * slopes[0] > margin:
         warnings.warn(
             f"monochromatic: red light moves more ({slopes[-1]:.3f} px per nm) than blue light "
-            f"({slopes[0]:.3f}): of a prism it is the other way; are two files exchanged?",
+            f"({slopes[0]:.3f}), but a prism disperses blue light more; are two files exchanged?",
             stacklevel=3,
         )
 
@@ -245,8 +257,8 @@ def _place_ends(
     light: tuple[Tensor, Tensor] | None,
 ) -> list[FilterPlace]:
     """Return places of the outermost bands, and of the end of the light if there is a frame."""
-    # With a frame in broadband light the shift of both ends comes from it. Then only their distance
-    # is taken from the camera.
+    # A frame in broadband light shows the shift of both ends. Then only the distance of the ends is
+    # taken from the camera.
     error = _END_ERROR if light is None else _END_ERROR_WITH_LIGHT
     end_places = [
         FilterPlace(nm, end - first, 0.0, error, has_common_shift=light is not None)
@@ -269,7 +281,7 @@ def _place_ends(
 
 
 def _locate(reference: Tensor, code: Tensor, wavelength: float) -> FilterPlace:
-    """Return the place of a mask relative to that of a reference, both as local contrast."""
+    """Return the place of the mask in a frame, relative to a reference; both as local contrast."""
     if code is reference:
         return FilterPlace(wavelength, 0.0, 0.0, _MIN_ERROR)
     height, width = reference.shape
@@ -307,7 +319,7 @@ def _refine_peak(
     """Return the maximum of a correlation near `start`, by Newton's method on its spectrum."""
     u = 2 * math.pi * torch.fft.fftfreq(size[0], dtype=torch.float64)[:, None]
     v = 2 * math.pi * torch.fft.rfftfreq(size[1], dtype=torch.float64)
-    # A real transform has half of the spectrum: columns but the first count twice.
+    # A real transform has half of the spectrum, so all columns but the first count twice.
     weights = torch.full_like(v, 2.0)
     weights[0] = 1
     cross_spectrum = cross * weights * torch.exp(-(_BLUR_PIXELS**2) * (u.square() + v.square()) / 2)
@@ -330,6 +342,10 @@ def fit_curves(
 ) -> tuple[Tensor, Tensor, tuple[CurveFit, ...]]:
     """Fit families of curves to places, and return their weighted mean at each band.
 
+    Args:
+        places: places of the mask.
+        bands: wavelengths of the bands, nm.
+
     Returns:
         Shifts relative to the reference `(C,)` and standard errors `(C,)`, pixels, both float64,
         and the families, the most probable first.
@@ -337,16 +353,17 @@ def fit_curves(
     wavelengths = torch.tensor([place.wavelength for place in places], dtype=torch.float64)
     y = torch.tensor([place.shift_along for place in places], dtype=torch.float64)
     sigma = torch.tensor([place.error for place in places], dtype=torch.float64)
-    is_loose = torch.tensor([place.has_common_shift for place in places])
-    count = len(places) - bool(is_loose.any())
+    has_common_shift = torch.tensor([place.has_common_shift for place in places])
+    # The common shift is one more unknown, so one place less determines the curve.
+    count = len(places) - bool(has_common_shift.any())
     band_wavelengths = torch.tensor(list(bands), dtype=torch.float64)
     fits: list[tuple[str, float, float, int, Tensor, Tensor]] = []
-    for name, columns, weight in _families(count):
+    for name, columns, weight in _list_families(count):
         candidates = [
-            _least_squares(design, wavelengths, y, sigma, band_wavelengths, is_loose)
+            _least_squares(design, wavelengths, y, sigma, band_wavelengths, has_common_shift)
             for design in columns
         ]
-        # Of a family with a free pole, or of several glasses, the best fit counts.
+        # A family with a free pole or with several glasses has many candidates: the best counts.
         misfit, values, variance = min(candidates, key=lambda candidate: candidate[0])
         n_parameters = len(columns[0](wavelengths)) + (len(columns) > 1)
         if n_parameters > count:
@@ -359,19 +376,21 @@ def fit_curves(
     weights = weights / weights.sum()
     values, variances = torch.stack(all_values), torch.stack(all_variances)
     mean = weights @ values
-    spread = weights @ (variances + (values - mean).square())
+    variance_of_mean = weights @ (variances + (values - mean).square())
     curves = [
         CurveFit(name, float(weight), misfit, number)
         for name, weight, misfit, number in zip(names, weights, misfits, numbers, strict=True)
     ]
-    return mean, spread.sqrt(), tuple(sorted(curves, key=lambda curve: -curve.weight))
+    errors = variance_of_mean.sqrt()
+    return mean, errors, tuple(sorted(curves, key=lambda curve: -curve.weight))
 
 
 Columns = Callable[[Tensor], Tensor]
+"""A function from wavelengths, nm `(N,)`, to the terms of a curve, `(terms, N)`."""
 
 
-def _families(count: int) -> list[tuple[str, list[Columns], float]]:
-    """Return families of curves: name, columns of their designs, and prior weight."""
+def _list_families(count: int) -> list[tuple[str, list[Columns], float]]:
+    """Return families of curves: the name, the terms of each candidate, and the prior weight."""
 
     def powers(*exponents: int) -> Columns:
         return lambda nm: torch.stack([(nm / 550) ** exponent for exponent in exponents])
@@ -405,11 +424,11 @@ def _least_squares(
     y: Tensor,
     sigma: Tensor,
     band_wavelengths: Tensor,
-    is_loose: Tensor,
+    has_common_shift: Tensor,
 ) -> tuple[float, Tensor, Tensor]:
     """Fit a curve to places; return χ², its values at the bands, and their variances."""
-    # Loose places have one more parameter, their common shift, which no band has.
-    shift = is_loose[None][: int(is_loose.any())].to(wavelengths)
+    # Places with a common shift have this shift as one more parameter. No band has it.
+    shift = has_common_shift[None][: int(has_common_shift.any())].to(wavelengths)
     design = (torch.cat([columns(wavelengths), shift]) / sigma).mT
     if len(wavelengths) < design.shape[1]:
         return math.inf, torch.zeros_like(band_wavelengths), torch.zeros_like(band_wavelengths)
@@ -429,13 +448,21 @@ def _least_squares(
 
 
 def find_field(y: Tensor, good_pixels: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the lit rows and columns of a frame, each as the first and the one after the last."""
+    """Find the lit rows and columns of a frame.
+
+    Args:
+        y: corrected frame `(H', W')`.
+        good_pixels: bool, pixels that count, `(H', W')`.
+
+    Returns:
+        First row and the row after the last one; first column and the column after the last one.
+    """
     limits = []
     for axis in (1, 0):
         count = good_pixels.sum(axis).clamp_min(1)
         light = torch.where(good_pixels, y, 0).sum(axis) / count
-        # The darkest lines have the rest of a dark level. A field that fills the frame has no dark
-        # lines, so at most a quarter of the median is subtracted.
+        # The darkest lines show what is left of a dark level. A field that fills the frame has no
+        # dark lines, so at most a quarter of the median is subtracted.
         light = light - light.quantile(0.01).clamp_max(float(light.median()) / 4)
         positions = (
             (light > _FIELD_LEVEL * light[light > light.max() / 4].median()).nonzero().flatten()
@@ -444,8 +471,8 @@ def find_field(y: Tensor, good_pixels: Tensor) -> tuple[tuple[int, int], tuple[i
     return limits[0], limits[1]
 
 
-def _stray_light(image: Tensor, rows: tuple[int, int], columns: tuple[int, int]) -> float:
-    """Return the level of the frame outside of the field; 0 where few pixels lie outside."""
+def _measure_stray_light(image: Tensor, rows: tuple[int, int], columns: tuple[int, int]) -> float:
+    """Return the level of the frame outside of the field; 0 if few pixels lie outside."""
     is_outside = torch.ones_like(image, dtype=torch.bool)
     is_outside[max(rows[0] - 2, 0) : rows[1] + 2, max(columns[0] - 2, 0) : columns[1] + 2] = False
     return float(image[is_outside].median()) if int(is_outside.sum()) > 2 * len(image) else 0.0

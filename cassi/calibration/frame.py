@@ -12,20 +12,20 @@ from cassi.smooth_windows import smooth_spectra
 from cassi.systems.tilted import Shift
 
 SPECTRA = 10
-"""Number of cosines over the bands that the spectrum of an even scene is a sum of."""
+"""Number of cosines over the bands whose sum is the spectrum of an even scene."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Snapshots of scenes whose spectra are combinations of given ones.
+    """Snapshots of scenes whose spectra are combinations of given spectra.
 
     Args:
-        y: snapshots `(B, K, H', W')` by one camera.
-        points: places in the spectrum with light, in bands; None for all bands.
-        spectra: spectra over the points, `(S, P)`.
-        good: bool, shaped like y, pixels that count; None for all. y is finite everywhere.
-        shift: interpolates bands between pixels. In frames of a sensor bands keep their contrast:
-            `cassi.systems.taps.sharp_taps`.
+        y: snapshots `(B, K, H', W')` by one camera, finite everywhere.
+        points: places in the spectrum with light, in bands; None: all bands.
+        spectra: given spectra over the points, `(S, P)`.
+        good: bool, shaped like y, pixels that count; None: all.
+        shift: function that interpolates bands between pixels. Frames of a sensor need
+            `cassi.systems.taps.sharp_taps`, which keeps the contrast of the bands.
     """
 
     y: Tensor

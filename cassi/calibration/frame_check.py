@@ -21,25 +21,34 @@ MAX_UNUSED = 0.02
 """Largest share of the light that may lie where no band falls."""
 MAX_LOST = 0.1
 """Largest share of a band's light that may fall beside the detector."""
-MIN_EDGE_LEVEL, MIN_EVENNESS = 0.03, 0.25
-"""Level of the unlit edge that shows a dark level: relative to the typical light of the frame, and
-to the bright pixels of the edge. In 18 real frames and 8 random cameras of `lab.py` the level is 0
-where the dark level was subtracted, and 0.035 to 0.7 where it was not."""
+MIN_EDGE_LEVEL = 0.03
+"""Level of the unlit edge, relative to the typical light of the frame, from which on the frame has
+a dark level. In 18 real frames and 8 random cameras of `lab.py` the level is 0 where the dark level
+was subtracted, and 0.035 to 0.7 where it was not."""
+MIN_EVENNESS = 0.25
+"""Level of the unlit edge, relative to the bright pixels of the edge, up to which it counts as 0.
+A dark level is even; light through the mask is not."""
 MIN_EDGE_PIXELS = 48
 """Fewest good pixels of an edge that is judged."""
-# Most values of a cube that is simulated at once. Of a larger cube the middle rows are enough.
+# Largest number of values of a cube that is simulated. For a larger cube its middle lines are
+# simulated, which is enough.
 _MAX_CUBE_VALUES = 2**24
 
 
 def check_light(y: Tensor, good_pixels: Tensor | None) -> CameraCheck:
-    """Warn of saturated pixels and of negative light."""
+    """Warn of saturated pixels and of negative light.
+
+    Args:
+        y: measurement `(B, K, H', W')`.
+        good_pixels: pixels that count, shaped like one measurement or all; None: all.
+    """
     values = y.flatten() if good_pixels is None else y[good_pixels.expand_as(y)]
     total = values.abs().sum().clamp_min(torch.finfo(y.dtype).tiny)
     warnings = []
     largest = values.max()
     n_clipped = int((values == largest).sum())
-    # A coarse converter has few levels, so many pixels may have the largest one by chance. Then
-    # they are not many more than those with the levels just below.
+    # An analogue-digital converter with few levels gives the largest level to many pixels by
+    # chance. Then about as many pixels have the levels just below.
     n_below = int(((values < largest) & (values >= 0.99 * largest)).sum())
     is_clipped = n_clipped > MAX_CLIPPED * values.numel() and n_clipped > n_below / 4
     if is_clipped and clipped_level(values) is not None:
@@ -61,10 +70,16 @@ def check_light(y: Tensor, good_pixels: Tensor | None) -> CameraCheck:
 
 
 def check_detector(y: Tensor, system: System, good_pixels: Tensor | None) -> CameraCheck:
-    """Warn of a dark level, of bands beside the detector, and of light where no band falls."""
+    """Warn of a dark level, of bands beside the detector, and of light where no band falls.
+
+    Args:
+        y: measurement `(B, K, H', W')`.
+        system: the camera.
+        good_pixels: pixels that count, shaped like one measurement or all; None: all.
+    """
     warnings = []
     axis = system.part_axis
-    # A white cube is simulated below. Where the camera has parts, some rows of it are enough.
+    # A white cube is simulated below. If the camera can be cut into parts, some lines are enough.
     if axis is not None:
         length = system.cube_shape[axis]
         lines = min(length, max(1, _MAX_CUBE_VALUES * length // math.prod(system.cube_shape)))
@@ -88,11 +103,13 @@ def check_detector(y: Tensor, system: System, good_pixels: Tensor | None) -> Cam
     is_reached = (white_frame > 0).any(axis_across, keepdim=True).expand_as(white_frame)
     if good_pixels is not None:
         is_reached = is_reached | ~good_pixels
-    # The sum has negative values too, so that noise averages out.
+    # Negative values are part of the sum, so that noise averages out.
     total = y.sum().clamp_min(torch.finfo(y.dtype).tiny)
     unused_share = max(float(torch.where(is_reached, 0, y).sum() / total), 0.0)
     dark_level = (
-        _dark_level(y, white_frame, system, good_pixels) if isinstance(system, CodedSystem) else 0.0
+        _estimate_dark_level(y, white_frame, system, good_pixels)
+        if isinstance(system, CodedSystem)
+        else 0.0
     )
     if dark_level > MIN_EDGE_LEVEL:
         message = (
@@ -111,17 +128,19 @@ def check_detector(y: Tensor, system: System, good_pixels: Tensor | None) -> Cam
     return CameraCheck(tuple(warnings), "", numbers)
 
 
-def _dark_level(
+def _estimate_dark_level(
     y: Tensor, white_frame: Tensor, system: CodedSystem, good_pixels: Tensor | None
 ) -> float:
     """Estimate a dark level that was not subtracted, from the edges of a frame.
 
-    At most one band reaches an edge. Its light has the contrast of the mask there: a white scene
-    has w₀ at the dark pixels of the mask and w₁ at the bright ones. The frame has y₀ and y₁ there,
-    so that its dark level is y₀ − (y₁ − y₀) w₀/(w₁ − w₀). The contrast of a scene lowers it.
+    At most one band reaches an edge, so the light there has the contrast of the mask. The frame of
+    a white scene has w₀ at dark pixels of the edge and w₁ at bright pixels. The measured frame has
+    y₀ and y₁. So the dark level is y₀ − (y₁ − y₀) w₀/(w₁ − w₀). Contrast of the scene makes this
+    estimate smaller.
 
     Returns:
-        A share of the frame's median; 0 where the edges have contrast, or many bands reach them.
+        The dark level over the frame's median; 0 if the edges have contrast, or if many bands reach
+        them.
     """
     shares = torch.tensor([0.05, 0.95], device=y.device)
     counts = (

@@ -11,15 +11,21 @@ from cassi.systems import SDCassi, TiltedCassi
 from cassi.systems.conjugate import ConjugateGradients
 from cassi.systems.tilted import forward_parts, line_parts
 
+# Conjugate gradient iterations of `refine_mask`. Fewer leave the mask nearer to the start.
 _ITERATIONS = 40
-# Weight of the mask before, beside the frames. Structures that the bands average out are not
-# identifiable from the frames, so they stay as in that mask.
+# Weight μ of the mask m₀ of the calibrated camera, relative to the frames. Structures that the
+# bands average out are not identifiable from the frames. There the mask stays as it is in m₀.
 _PRIOR_WEIGHT = 0.03
 
 
 @dataclass(frozen=True)
 class Light:
-    """The light of an even scene: its spectrum over the points, `(P,)`, in units of the frame."""
+    """The light of an even scene.
+
+    Attributes:
+        frame: frame of the scene.
+        spectrum: spectrum of the light over the points of the frame, `(P,)`, in units of y.
+    """
 
     frame: Frame
     spectrum: Tensor
@@ -36,14 +42,19 @@ def fit_light(frame: Frame, system: SDCassi | TiltedCassi) -> Light:
     Args:
         frame: frame of an even scene, one sample.
         system: the calibrated camera.
+
+    Returns:
+        The frame with the spectrum of its light, not negative.
     """
     y = system.turn(frame.y)[:1]
-    images = torch.stack([_even_frame(frame, spectrum, system) for spectrum in frame.spectra])
-    keep = system.turn(frame.counts).flatten().double()
-    columns = images.flatten(1).double() * keep
+    images = torch.stack(
+        [_simulate_even_frame(frame, spectrum, system) for spectrum in frame.spectra]
+    )
+    counts = system.turn(frame.counts).flatten().double()
+    columns = images.flatten(1).double() * counts
     normal = columns @ columns.mT
-    # Some combinations of spectra hardly differ on the detector. This small ridge keeps their
-    # weights small.
+    # Some combinations of spectra hardly change the frame. This small ridge keeps their weights
+    # small.
     normal += torch.eye(len(normal), dtype=normal.dtype, device=normal.device) * (
         1e-8 * normal.diagonal().mean()
     )
@@ -57,15 +68,16 @@ def refine_mask(lights: Sequence[Light], system: SDCassi | TiltedCassi) -> Tenso
 
         min_m Σ_f ‖y_f − A_f m‖²/a_f + μ ‖m − m₀‖²,   a_f = Σ_p s_p²
 
-    by conjugate gradients, with the mask m₀ of the calibrated camera, the spectrum s of scene f,
-    and A_f m = Σ_p s_p S(o(p)) m.
+    is solved by conjugate gradients. m₀ is the mask of the calibrated camera, s the spectrum of
+    scene f, and A_f m = Σ_p s_p S(o(p)) m.
 
     Args:
         lights: frames with their spectra.
         system: the calibrated camera, with one mask for all bands.
 
     Returns:
-        The mask `(K, 1, H, W)`, a transmission: from 0 to 1, or to what the camera's reaches.
+        Transmission of the mask, `(K, 1, H, W)`, from 0 to 1, or to the largest value of m₀ if that
+        is above 1.
 
     Raises:
         ValueError: the camera has a mask per band.
@@ -74,23 +86,23 @@ def refine_mask(lights: Sequence[Light], system: SDCassi | TiltedCassi) -> Tenso
         raise ValueError("calibration: expected one mask for all bands to refine, got one per band")
     start = system.turn(system.mask)
 
-    def gradient(mask: Tensor, with_data: bool) -> Tensor:
+    def compute_gradient(mask: Tensor, with_data: bool) -> Tensor:
         with torch.enable_grad():
             m = mask.detach().requires_grad_()
             total = m.new_zeros(())
             for light in lights:
-                image = _even_frame(light.frame, light.spectrum, system, m)
+                image = _simulate_even_frame(light.frame, light.spectrum, system, m)
                 y = system.turn(light.frame.y)[0] if with_data else torch.zeros_like(image)
                 residual = (image - y) * system.turn(light.frame.counts)[0]
                 total = total + residual.square().sum() / light.spectrum.square().sum() / 2
             (gradient_of_mask,) = torch.autograd.grad(total, m)
         return gradient_of_mask
 
-    # The misfit is quadratic, so its gradient without data applies its matrix.
+    # The misfit is quadratic. So its gradient for y = 0 is the product of its matrix and the mask.
     solver = ConjugateGradients(iterations=_ITERATIONS)
     x, _ = solver.solve(
-        lambda m: gradient(m.transpose(0, 1), False).transpose(0, 1),
-        -gradient(start, True).transpose(0, 1),
+        lambda m: compute_gradient(m.transpose(0, 1), False).transpose(0, 1),
+        -compute_gradient(start, True).transpose(0, 1),
         start.new_tensor([_PRIOR_WEIGHT]),
     )
     x = x.transpose(0, 1)
@@ -98,10 +110,10 @@ def refine_mask(lights: Sequence[Light], system: SDCassi | TiltedCassi) -> Tenso
     return system.turn((start + x).clamp(0, largest)).contiguous()
 
 
-def _even_frame(
+def _simulate_even_frame(
     frame: Frame, spectrum: Tensor, system: SDCassi | TiltedCassi, mask: Tensor | None = None
 ) -> Tensor:
-    """Return the frame of an even scene, `(K, H, W')`, dispersion along the last axis."""
+    """Simulate the frame of an even scene, `(K, H, W')`, dispersion along the last axis."""
     mask = system.turn(system.mask) if mask is None else mask
     offsets = torch.tensor(system.offsets, dtype=torch.float64)
     tilt = system.across.cpu() if isinstance(system, TiltedCassi) else torch.zeros_like(offsets)

@@ -1,4 +1,4 @@
-"""Check by a frame whether a camera has the right mask, in the right place, with the right step."""
+"""Check by a frame whether the mask of a camera, its place, and the step of the bands are right."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from cassi.systems import BlurredCassi, SDCassi
 from cassi.systems.coded import CodedSystem
 
 MIN_PEAK_RATIO = 1.6
-"""Least ratio of two correlation peaks, or of a peak and chance, that is significant."""
+"""Least significant ratio of two correlation peaks, or of a peak and chance."""
 SEARCH_GRIDS = ((4, 1.0), (1, 0.5), (1, 0.25))
 """Grids of the search for the outermost bands: steps to either side, and their length, pixels."""
 MAX_STARTS = 2
-"""Places at which each finer grid is centred."""
+"""Number of places, the likeliest first, at which each finer grid is centred."""
 WHOLE_STEP_TOLERANCE = 0.05
-"""Pixels per band by which a step may differ from a whole number that is advised in its place."""
+"""If a step is this close to a whole number, pixels per band, the whole number is advised."""
 MIN_SHIFT_ACROSS, MIN_SHIFT_ALONG = 0.75, 1.0
-"""Least shift of the mask across the dispersion, and of the bands along it, that is warned of,
-pixels. The image in light of one colour lies up to half a pixel from that in white light."""
+"""Least shifts with a warning, pixels: of the mask across the dispersion, and of the bands along
+it. Even in a right camera, coloured light shifts the image by up to half a pixel."""
 MIN_STANDARD_ERRORS = 3.0
 """Standard errors by which a frame must be more probable under another camera."""
 TRIAL_FACTORS = (0.95, 1.05)
-"""Factors of the step. Where the frame is significantly less probable with both, it shows that the
-step is right."""
+"""Factors of the step. If the frame is significantly less probable with both factors, the step is
+right."""
 MIN_SIDE = 48
 """Least height and width of a frame in which a mask is searched, pixels."""
-# Most pixels of a frame that are correlated. Of a larger one the middle lines are enough.
+# Largest number of pixels that are correlated. In a larger frame the middle lines are enough.
 _MAX_PIXELS = 2**20
 MIN_BANDS, MIN_SPAN = 8, 12
 """Fewest bands, and least span of their offsets in pixels, for which the step is checked."""
 
-Image = Callable[[Tensor], Tensor]
-POSES: dict[str, tuple[str, Image]] = {
+Transform = Callable[[Tensor], Tensor]
+"""A function that flips or transposes a mask."""
+POSES: dict[str, tuple[str, Transform]] = {
     "mirrored left to right": ("give mask[:, ::-1]", lambda m: m.flip(-1)),
     "upside down": ("give mask[::-1]", lambda m: m.flip(-2)),
     "turned by 180 degrees": ("give mask[::-1, ::-1]", lambda m: m.flip(-2, -1)),
@@ -51,23 +52,26 @@ POSES: dict[str, tuple[str, Image]] = {
         lambda m: m.mT.flip(-2, -1),
     ),
 }
-"""Wrong orientations of a mask's file: the setting that corrects it, and the mask so corrected."""
+"""Wrong orientations of a mask's file: the advice that corrects the file, and a function that
+returns the corrected mask."""
 
 
 def check_mask(y: Tensor, system: CodedSystem, good_pixels: Tensor | None) -> CameraCheck:
     """Compare a camera with cameras of other poses, shifts and steps of the mask.
 
-    Correlation proposes poses and shifts; a grid search proposes steps. A proposal is warned of
-    where the frame is significantly more probable under it.
+    Correlation proposes poses and shifts; a grid search proposes steps. The function warns if the
+    frame is significantly more probable under a proposed camera.
 
     Args:
-        y: measurement, of about unit brightness.
+        y: measurement `(B, K, H', W')`, of about unit brightness.
         system: the camera.
-        good_pixels: pixels that count; None: all.
+        good_pixels: pixels that count, shaped like y; None: all.
+
+    Returns:
+        Warnings, a note and numbers; nothing if the place of such a mask is not identifiable.
     """
-    # Thresholds on the correlation alone warned of 10 of 24 right cameras of one generator. By the
-    # log evidence none of 40 right cameras is warned of
-    # (docs/development/experiments/evidence.md).
+    # Thresholds on the correlation alone gave false warnings for 10 of 24 right cameras, the log
+    # evidence for none of 40 (docs/development/experiments/evidence.md).
     mask = _mask_of(system)
     if min(y.shape[-2:]) < MIN_SIDE or min(mask.shape[-2:]) < MIN_SIDE:
         return CameraCheck()
@@ -75,7 +79,7 @@ def check_mask(y: Tensor, system: CodedSystem, good_pixels: Tensor | None) -> Ca
         # The place of such a mask is not identifiable.
         return CameraCheck()
     try:
-        referee = _Referee(y, system, good_pixels)
+        comparison = _CameraComparison(y, system, good_pixels)
     except ValueError:
         # No window has light and good pixels.
         return CameraCheck()
@@ -84,7 +88,7 @@ def check_mask(y: Tensor, system: CodedSystem, good_pixels: Tensor | None) -> Ca
     reverse, remedy = None, reversal_advice(search.offsets)
     if mask.shape[1] > 1 and remedy is not None:
         reverse = search.find(offsets=[max(search.offsets) - offset for offset in search.offsets])
-    # A frame shows the mask in one pose at most. The scores of all others are chance.
+    # A frame shows the mask in one pose at most. The scores of all other poses are chance.
     pose = max(peaks, key=lambda name: peaks[name].score, default="")
     best_peak = peaks.pop(pose, peak)
     chance = max(peak.chance, *(wrong_peak.score for wrong_peak in peaks.values()), 1e-12)
@@ -93,13 +97,13 @@ def check_mask(y: Tensor, system: CodedSystem, good_pixels: Tensor | None) -> Ca
         "chance": chance,
         "mask_shift": [peak.row_shift + peak.row_fraction, float(peak.column_shift)],
     }
-    nominal = referee.nominal
+    nominal = comparison.nominal
     if pose:
         camera = replace(nominal, masks=system.turn(POSES[pose][1](mask)).float().cpu())
         candidate = camera.moved(best_peak.row_shift, 0.0)
-        if referee.prefers([candidate], [nominal, nominal.moved(peak.row_shift, 0.0)]):
+        if comparison.prefers([candidate], [nominal, nominal.moved(peak.row_shift, 0.0)]):
             numbers["pose"] = pose
-            finding = _pose_finding(system, pose, best_peak, peak)
+            finding = _report_pose(system, pose, best_peak, peak)
             return CameraCheck((finding,), "", {"mask": numbers})
     if reverse is not None and reverse.score > MIN_PEAK_RATIO * peak.score:
         message = (
@@ -108,13 +112,13 @@ def check_mask(y: Tensor, system: CodedSystem, good_pixels: Tensor | None) -> Ca
         )
         return CameraCheck((Finding("direction", message),), "", {"mask": numbers})
     if peak.score < MIN_PEAK_RATIO * chance:
-        return CameraCheck((_absence_finding(peak, chance),), "", {"mask": numbers})
-    place_check = _check_shift_and_step(system, search, peak, numbers, referee)
+        return CameraCheck((_report_absence(peak, chance),), "", {"mask": numbers})
+    place_check = _check_shift_and_step(system, search, peak, numbers, comparison)
     note = f"mask pattern found ({peak.score / chance:.0f}× above chance).{place_check.note}"
     return CameraCheck(place_check.warnings, note, {"mask": numbers} | place_check.numbers)
 
 
-def _absence_finding(peak: Peak, chance: float) -> Finding:
+def _report_absence(peak: Peak, chance: float) -> Finding:
     return Finding(
         "mask",
         "the frame does not show it, in no orientation and nowhere within 16 pixels "
@@ -129,7 +133,7 @@ def _mask_of(system: CodedSystem) -> Tensor:
     return mask[0] if mask.ndim == 5 else mask
 
 
-class _Referee:
+class _CameraComparison:
     """Compares cameras by the log evidence of a frame."""
 
     def __init__(self, y: Tensor, system: CodedSystem, good_pixels: Tensor | None) -> None:
@@ -144,8 +148,8 @@ class _Referee:
     def prefers(self, candidates: Sequence[Optics], references: Sequence[Optics]) -> bool:
         """Tell whether the frame is significantly more probable under a candidate than a reference.
 
-        The best of each are compared, with the spectra of ordinary scenes and with those that fit
-        each camera best. Both comparisons must agree.
+        The best candidate is compared with the best reference: once with the spectra of ordinary
+        scenes, and once with the spectra that fit each camera best. Both results must agree.
         """
         for em_steps in (0, EM_STEPS):
             best, reference = (
@@ -169,8 +173,8 @@ class _Referee:
 
     def shifted_along(self, camera: Optics, reach: float) -> list[Optics]:
         """Return cameras shifted along the dispersion by −reach to reach pixels, in half pixels."""
-        # The frame of coloured light lies elsewhere than that of white light. Without these shifts
-        # 13 of 24 right cameras of one generator were warned of
+        # Coloured light shifts the frame relative to that of white light. Without these shifts
+        # there were false warnings for 13 of 24 right cameras of one generator
         # (docs/development/experiments/evidence.md).
         steps = round(2 * reach)
         return [camera.moved(0.0, step / 2) for step in range(-steps, steps + 1)]
@@ -185,7 +189,11 @@ class _Referee:
 def repeats(mask: Tensor) -> bool:
     """Tell whether a mask is periodic along its rows, as grids of holes and filters are.
 
-    The place of such a mask is not identifiable. Its correlation with itself falls and rises again.
+    The place of a periodic mask is not identifiable. The correlation of such a mask with itself
+    falls and rises again.
+
+    Args:
+        mask: mask `(…, H, W)`.
     """
     rows = mask.float()
     rows = (rows - rows.mean((-2, -1), keepdim=True)).flatten(0, -2)
@@ -216,24 +224,24 @@ class _MaskSearch:
             good_pixels = good_pixels.expand(len(y), -1, -1, -1)
         self.correlation = Correlation(y.narrow(-2, self.first, self.lines), good_pixels)
 
-    def find(self, image: Image = lambda m: m, offsets: Sequence[float] = ()) -> Peak:
-        """Return the highest peak of the correlation with an image of the mask."""
-        mask = self.system.turn(image(self.mask)).narrow(-2, self.first, self.lines)
+    def find(self, transform: Transform = lambda m: m, offsets: Sequence[float] = ()) -> Peak:
+        """Return the highest peak of the correlation with a transformed mask."""
+        mask = self.system.turn(transform(self.mask)).narrow(-2, self.first, self.lines)
         return self.correlation.find(mask, offsets or self.offsets)
 
     def find_poses(self) -> dict[str, Peak]:
         """Return the highest peak for each of `POSES` in which the mask looks different."""
-        square = self.mask.shape[-1] == self.mask.shape[-2]
+        is_square = self.mask.shape[-1] == self.mask.shape[-2]
         peaks = {}
-        for pose, (_, image) in POSES.items():
-            quarter = image(self.mask[..., :1, :2]).shape[-1] == 1
-            if (square or not quarter) and not self._is_same(image):
-                peaks[pose] = self.find(image)
+        for pose, (_, transform) in POSES.items():
+            swaps_axes = transform(self.mask[..., :1, :2]).shape[-1] == 1
+            if (is_square or not swaps_axes) and not self._is_same(transform):
+                peaks[pose] = self.find(transform)
         return peaks
 
-    def _is_same(self, image: Image) -> bool:
-        """Tell whether an image of the mask is nearly the mask, by their correlation."""
-        a, b = (value.float() - value.float().mean() for value in (self.mask, image(self.mask)))
+    def _is_same(self, transform: Transform) -> bool:
+        """Tell whether a transformed mask correlates with the mask by more than a half."""
+        a, b = (value.float() - value.float().mean() for value in (self.mask, transform(self.mask)))
         return float((a * b).sum()) > 0.5 * float(a.square().sum())
 
 
@@ -242,7 +250,7 @@ def _check_shift_and_step(
     search: _MaskSearch,
     peak: Peak,
     numbers: dict[str, object],
-    referee: _Referee,
+    comparison: _CameraComparison,
 ) -> CameraCheck:
     """Check the shift of the mask and the step of the bands.
 
@@ -255,67 +263,75 @@ def _check_shift_and_step(
     span = max(offsets) - min(offsets)
     is_shared = search.mask.shape[1] == 1 and type(system) in (SDCassi, BlurredCassi)
     if not (is_shared and bands >= MIN_BANDS and span >= MIN_SPAN):
-        # Along the dispersion the frame of coloured light is shifted like that of a shifted mask.
-        # So only a shift across it is checked.
-        nominal = referee.nominal
-        if abs(down) >= MIN_SHIFT_ACROSS and referee.prefers([nominal.moved(down, 0.0)], [nominal]):
-            warnings.append(_shift_finding(system, down, 0.0))
+        # Coloured light shifts the frame along the dispersion, as a shifted mask does. So only a
+        # shift across the dispersion is checked.
+        nominal = comparison.nominal
+        if abs(down) >= MIN_SHIFT_ACROSS and comparison.prefers(
+            [nominal.moved(down, 0.0)], [nominal]
+        ):
+            warnings.append(_report_shift(system, down, 0.0))
         return CameraCheck(tuple(warnings))
     pitch, sign = span / (bands - 1), -1 if offsets[0] > offsets[-1] else 1
-    nominal = referee.nominal
+    nominal = comparison.nominal
     camera_at_peak = nominal.moved(down, 0.0)
-    shift_along, _ = _likeliest(referee, camera_at_peak, lambda end, _: (end, end))
+    shift_along, _ = _search_end_shifts(comparison, camera_at_peak, lambda end, _: (end, end))
     step, ends = pitch, None
     if not system.is_broadband:
-        ends = _find_stretch(referee, camera_at_peak, span, shift_along)
+        ends = _find_stretch(comparison, camera_at_peak, span, shift_along)
     if ends is not None:
         shift_along, step = (ends[0] + ends[1]) / 2, pitch * (1 + (ends[1] - ends[0]) / span)
     numbers["mask_shift"] = [down, shift_along]
-    is_shifted_along = abs(shift_along) > MIN_SHIFT_ALONG and referee.prefers(
-        referee.shifted_along(camera_at_peak.moved(0.0, shift_along), 0.5),
-        referee.shifted_along(camera_at_peak, 0.5),
+    is_shifted_along = abs(shift_along) > MIN_SHIFT_ALONG and comparison.prefers(
+        comparison.shifted_along(camera_at_peak.moved(0.0, shift_along), 0.5),
+        comparison.shifted_along(camera_at_peak, 0.5),
     )
-    # A wrong step shifts the bands too. Its finding says so, and no second one follows.
+    # A wrong step shifts the bands, too. The finding on the step includes this shift, so there is
+    # no second finding on it.
     if ends is not None:
-        warnings.append(_step_finding(system, offsets, step, shift_along))
-    is_shifted_across = abs(down) >= MIN_SHIFT_ACROSS and referee.prefers(
+        warnings.append(_report_step(system, offsets, step, shift_along))
+    is_shifted_across = abs(down) >= MIN_SHIFT_ACROSS and comparison.prefers(
         [camera_at_peak], [nominal]
     )
     if is_shifted_across or (is_shifted_along and ends is None):
-        warnings.append(_shift_finding(system, down, shift_along if is_shifted_along else 0.0))
+        warnings.append(_report_shift(system, down, shift_along if is_shifted_along else 0.0))
     if system.is_broadband:
         note = " Dispersion: light of all wavelengths does not show it."
     elif ends is not None:
         note = f" Dispersion: {sign * step:.2f} px per band, not {sign * pitch:.4g} as configured."
-    elif all(
-        referee.prefers([camera_at_peak], referee.shifted_along(camera_at_peak.stretched(w), 0.5))
-        for w in TRIAL_FACTORS
-    ):
+    elif _is_step_confirmed(comparison, camera_at_peak):
         note = f" Dispersion: {sign * pitch:.4g} px per band, as configured."
     else:
         note = " Dispersion: this light does not show it."
     return CameraCheck(tuple(warnings), note, {"step": step})
 
 
+def _is_step_confirmed(comparison: _CameraComparison, camera: Optics) -> bool:
+    """Tell whether the frame is significantly less probable with larger and smaller steps."""
+    return all(
+        comparison.prefers([camera], comparison.shifted_along(camera.stretched(factor), 0.5))
+        for factor in TRIAL_FACTORS
+    )
+
+
 def _find_stretch(
-    referee: _Referee, camera: Optics, span: float, shift_along: float
+    comparison: _CameraComparison, camera: Optics, span: float, shift_along: float
 ) -> tuple[float, float] | None:
     """Return the shifts of the outermost bands, if another step is significantly more probable."""
-    first, last = _likeliest(referee, camera, lambda *ends: ends)
+    first, last = _search_end_shifts(comparison, camera, lambda *ends: ends)
     if abs(last - first) <= MIN_SHIFT_ALONG:
         return None
     stretched_camera = camera.stretched(1 + (last - first) / span).moved(0.0, (first + last) / 2)
-    references = [*referee.shifted_along(camera, 2.0), camera.moved(0.0, shift_along)]
-    is_better = referee.prefers(referee.shifted_along(stretched_camera, 1.0), references)
+    references = [*comparison.shifted_along(camera, 2.0), camera.moved(0.0, shift_along)]
+    is_better = comparison.prefers(comparison.shifted_along(stretched_camera, 1.0), references)
     return (first, last) if is_better else None
 
 
-def _likeliest(
-    referee: _Referee, camera: Optics, ends: Callable[..., tuple[float, float]]
+def _search_end_shifts(
+    comparison: _CameraComparison, camera: Optics, ends: Callable[..., tuple[float, float]]
 ) -> tuple[float, float]:
     """Search the shifts of the smallest and the largest offset, pixels, on ever finer grids.
 
-    `ends` limits the search: it returns the shifts that two trial shifts stand for.
+    `ends` receives a pair of trial shifts and returns the pair to try, for example equal shifts.
     """
     span = float(camera.offsets.max() - camera.offsets.min())
     best = [(0.0, 0.0)]
@@ -325,12 +341,12 @@ def _likeliest(
         nats = {}
         for first, last in sorted(trials):
             trial = camera.stretched(1 + (last - first) / span).moved(0.0, (first + last) / 2)
-            nats[first, last] = referee.coarse_log_evidence(trial)
+            nats[first, last] = comparison.coarse_log_evidence(trial)
         best = sorted(nats, key=lambda pair: -nats[pair])[:MAX_STARTS]
     return best[0]
 
 
-def _pose_finding(system: CodedSystem, pose: str, best: Peak, peak: Peak) -> Finding:
+def _report_pose(system: CodedSystem, pose: str, best: Peak, peak: Peak) -> Finding:
     shift = ""
     if abs(best.row_shift) >= 2:
         shift = f", {_describe_shift(best.row_shift, 0, system.axis)}"
@@ -341,7 +357,7 @@ def _pose_finding(system: CodedSystem, pose: str, best: Peak, peak: Peak) -> Fin
     )
 
 
-def _step_finding(
+def _report_step(
     system: CodedSystem, offsets: Sequence[float], step: float, shift_along: float
 ) -> Finding:
     sign = -1 if offsets[0] > offsets[-1] else 1
@@ -371,12 +387,12 @@ def _step_finding(
     )
 
 
-def _shift_finding(system: CodedSystem, down: float, shift_along: float) -> Finding:
+def _report_shift(system: CodedSystem, down: float, shift_along: float) -> Finding:
     return Finding(
         "shift",
-        f"the mask lies {_describe_shift(down, shift_along, system.axis)} than the camera has it: "
-        "move it, with zeros where it leaves the frame, or find where it is by cassi-calibrate, or "
-        "by calibrate=true if it is 2 pixels at most",
+        f"the mask lies {_describe_shift(down, shift_along, system.axis)} than in the camera: "
+        "shift the mask by as much, with zeros at its border, or estimate its place by "
+        "cassi-calibrate, or by calibrate=true if it is 2 pixels at most",
     )
 
 

@@ -12,43 +12,49 @@ from torch.nn.functional import max_pool1d
 from cassi.systems import System
 from cassi.systems.grid import BroadbandCamera, SpectralGrid
 
-# Strips of a frame that are fitted one by one. Their scatter gives the standard error.
+# Number of strips of a frame that are fitted one by one. Their scatter gives the standard error.
 _STRIPS = 8
-# Least eigenvalue of the normal matrix, relative to its mean diagonal. Spectra with a smaller one
-# hardly show on the detector: fitted, they correct for an unsharp mask and not for the light. Of
-# six random cameras of `lab.py` (20 to 25) four have none, and the light of the other two is up to
-# twice as close to the truth with this limit.
+# Least eigenvalue of the normal matrix, relative to its mean diagonal. Spectra with a smaller
+# eigenvalue hardly change the frame: if they were fitted, they would imitate an unsharp mask.
+# Four of six random cameras of `lab.py` (20 to 25) have no such spectra. In the other two the
+# response is up to twice as close to the truth with this limit.
 _MIN_EIGENVALUE = 0.04
-# Most lines of a white frame that a method reconstructs, and pixels at the edges of its cube that
-# do not count.
-_MAX_LINES, _EDGE_PIXELS = 128, 8
-# Largest misfit of a white frame for which pixels are scaled. Random cameras of `lab.py` have 6 %
-# at most; a mask of other rows has 20 to 50 %, and a gain would hide that.
+# Largest number of lines of a white frame that a method reconstructs. More take more time.
+_MAX_LINES = 128
+# Width of the border of this cube that does not count, pixels.
+_EDGE_PIXELS = 8
+# Largest relative misfit of a white frame for which pixels are scaled. Random cameras of `lab.py`
+# have 6 % at most. With a mask of other rows the misfit is 20 to 50 %, and a gain would hide
+# this mistake.
 _MAX_MODEL_ERROR = 0.1
 # Least and largest gain of a pixel.
 _GAIN_LIMITS = (0.5, 2.0)
-# Largest difference between the response of a method and that of least squares, relative to it.
-# Cubes of 32 true cameras are 5 % off at most.
+# Largest relative difference between the response of a method and the least-squares response. The
+# difference is 5 % at most for 32 cameras with a right model.
 _MAX_METHOD_ERROR = 0.2
-# Pixels of a cube with one common error: neighbours are not independent.
+# Number of neighbouring pixels of a cube that count as one independent value. A larger number makes
+# the error of a patch larger.
 _CORRELATED_PIXELS = 25
-# Standard errors from which on stray light and the light of a band are significant.
+# Stray light and the light of a band are significant above this many standard errors.
 _MIN_STANDARD_ERRORS = 2.0
-# Bands to either side into which a method puts light of a band.
+# A method puts light of a band into so many bands to either side.
 _LEAK_BANDS = 2
-# Prior of reflectances, relative to grey ones of the same mean square: variance of their colour,
-# and the wavelengths over which it changes. Of 838 measured surfaces (Munsell, Macbeth, Vrhel,
-# Krinov) 0.5 and 120 nm are likeliest. But errors of neighbouring bands are correlated, and look
-# like such colours. Smoother ones are nearer to the truth on random cameras of `lab.py` (20 to 31),
-# see docs/development/experiments/calibration.md.
+# Prior of reflectances, relative to grey reflectances of the same mean square: the variance of
+# their colour, and the distance of wavelengths over which the colour changes. For 838 measured
+# surfaces (Munsell, Macbeth, Vrhel, Krinov) 0.5 and 120 nm are likeliest. But errors of
+# neighbouring bands are correlated and look like such colours. With the smoother colours of this
+# prior, cubes of random cameras of `lab.py` (20 to 31) are nearer to the truth, see
+# docs/development/experiments/calibration.md.
 _COLOUR_VARIANCE, _COLOUR_NANOMETRES = 1.5, 300.0
-# Variance of grey: so large that grey is not smoothed.
+# Prior variance of grey: so large that grey is not smoothed.
 _GREY_VARIANCE = 1e5
-# Fraction of ε for the scene whose smoothing the error bars include. With 1 they held 4 % of the
-# pixels of a band with strong colours. With ε = 0 they are twice as wide in weak light as needed.
-_SHARP_FRACTION = 1 / 3
-# Error ε of a band in a cube, relative to the root mean square light of the bands.
+# Error ε of a band in a cube, relative to the root mean square of the response. A larger ε smooths
+# more.
 _BAND_ERROR = 0.24
+# Fraction of ε for the scene from which the error of the smoothing is estimated. With 1, error bars
+# of a band with strong colours held the truth in 4 % of the pixels. With 0, error bars in weak
+# light are twice as wide as needed.
+_SHARP_FRACTION = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -56,13 +62,15 @@ class Response:
     r"""The response r of a camera: the cube of a scene that has the value 1 in every band.
 
     The cube of the camera is x_c = r_c·s_c, with the scene s in the unit of the settings. So
-    s = x/r. With the standard errors σ of x and ε of r, that of s is √(σ²/r² + x²ε²/r⁴).
+    s = x/r. If x has the standard error σ and r the standard error ε, s has the standard error
+    √(σ²/r² + x²ε²/r⁴).
 
     Args:
-        values: response r, `(C,)`, above 0. Measured on a white surface under the lamp of the
-            scene it includes lamp, optics and sensor, and s is a reflectance. Measured on a source
-            of known radiance it includes optics and sensor, and s is a radiance.
-        errors: standard errors ε, `(C,)`.
+        values: response r, `(C,)`, above 0. If it was measured on a white surface under the lamp of
+            the scene, it includes lamp, optics and sensor, and s is a reflectance. If it was
+            measured on a source of known radiance, it includes optics and sensor, and s is a
+            radiance.
+        errors: standard errors ε of r, `(C,)`.
 
     Raises:
         ValueError: a value is not a finite number above 0, or shapes differ.
@@ -92,7 +100,7 @@ class Response:
             )
 
     def of(self, _: Tensor) -> Response:
-        """Return this response: unlike that of a `Patch` it needs no cube."""
+        """Return this response. It does not depend on the cube, unlike that of a `Patch`."""
         return self
 
     def scene(self, x: Tensor, wavelengths: Sequence[float] | None = None) -> Tensor:
@@ -100,33 +108,34 @@ class Response:
 
             s = Hx,   H = K R (R K R + ε² I)⁻¹,   R = diag r
 
-        Where lamp and sensor are weak in a band, x/r is mostly the error of the method. But
-        reflectances are the sum of a grey and of a colour that changes slowly over the wavelength.
-        Their covariance is K = g 11ᵀ + 1.5 (1 + d) e^(−d) with d = √3 Δλ/300 nm, that of a Matérn
-        process. The error ε is 24 % of the root mean square of r. With g = 10⁵ grey is not
-        smoothed, so that white stays white.
+        is the most probable reflectance. If lamp and sensor are weak in a band, x/r is mostly the
+        error of the method there. But a reflectance is the sum of a grey and of a colour that
+        changes slowly over the wavelength. So K = g 11ᵀ + 1.5 (1 + d) e^(−d) is the prior
+        covariance, with d = √3 Δλ/300 nm (a Matérn process). The error ε of a band of x is 24 % of
+        the root mean square of r. With g = 10⁵ grey is not smoothed, so white stays white.
 
         Args:
             x: the cube.
-            wavelengths: nm, one per band, where s is a reflectance; None: s = x/r.
+            wavelengths: nm, one per band, if s is a reflectance; None: s = x/r.
         """
         return self._apply(self._inverse(wavelengths), x)
 
     def scene_std(
         self, x: Tensor, std: Tensor, wavelengths: Sequence[float] | None = None
     ) -> Tensor:
-        """Return the standard error of `scene(x)`, given that of x; both `(…, C, H, W)`.
+        """Return the standard error of `scene(x)` from that of x, both `(…, C, H, W)`.
 
         Args:
             x: the cube.
             std: standard error σ of x.
             wavelengths: as for `scene`.
         """
-        # Methods put light into bands beside its own. Where lamp and sensor are weak, σ of x is too
-        # small for that. So σ is at least that of the two bands to either side. For reflectances H
-        # mixes bands already. Their errors are correlated, so they are added and not squared.
-        # The error of the smoothing is added, too. The scene that H returns is smooth already, so
-        # it is estimated on a scene with a third of ε, see _SHARP_FRACTION.
+        # A method puts some light of a band into neighbouring bands. Where lamp and sensor are
+        # weak, σ of x is too small for this light. So each σ is raised to the largest σ of the two
+        # bands to either side. For reflectances this is not needed, because H mixes bands already.
+        # The errors of the mixed bands are correlated, so their σ are added and not their squares.
+        # The error of the smoothing is added, too. It is estimated on a scene with a third of ε,
+        # because the scene that H returns is smooth already, see _SHARP_FRACTION.
         inverse = self._inverse(wavelengths)
         scene = self._apply(inverse, x)
         if wavelengths is None:
@@ -135,8 +144,8 @@ class Response:
             std = largest.view(bands.shape).movedim(-1, -3)
         relative_error = self._per_band(self.errors / self.values, x)
         smoothing_error = self._smoothing_error(inverse, x, wavelengths).abs()
-        spread = self._apply(inverse.abs(), std) + smoothing_error
-        return torch.hypot(spread, scene * relative_error)
+        std_from_cube = self._apply(inverse.abs(), std) + smoothing_error
+        return torch.hypot(std_from_cube, scene * relative_error)
 
     def scene_pattern(
         self,
@@ -152,7 +161,7 @@ class Response:
             x: the cube.
             pattern: an error of x, in units of its σ.
             std: σ of x.
-            scene_std: σ of the scene, what the method of this name returns.
+            scene_std: σ of the scene, from the method `scene_std`.
             wavelengths: as for `scene`.
         """
         inverse = self._inverse(wavelengths)
@@ -193,13 +202,13 @@ class Response:
 
 @dataclass(frozen=True)
 class White:
-    """The response, stray light and gain that a white frame shows, see `find_white`.
+    """Response, stray light and gain that a white frame shows, see `find_white`.
 
     Attributes:
         response: response of the camera in each band.
         stray: stray light on every pixel, relative to the mean of a frame.
-        gain: gain of every pixel, `(1, K, H', W')`: a white frame times it is that of the camera's
-            model; None: 1.
+        gain: gain of every pixel, `(1, K, H', W')`. The white frame times the gain is the frame of
+            the camera's model. None: 1.
     """
 
     response: Response
@@ -220,8 +229,8 @@ class White:
         """Return measurements `(B, K, H', W')` without stray light, times the gain.
 
         Args:
-            y: measurements; the stray light is a share of the mean of each.
-            good_pixels: pixels that count; None: all.
+            y: measurements. Each has stray light in proportion to its mean.
+            good_pixels: pixels that count, shaped like one measurement or all; None: all.
         """
         if good_pixels is None:
             good_pixels = torch.ones_like(y, dtype=torch.bool)
@@ -235,7 +244,13 @@ class White:
 
 @dataclass(frozen=True)
 class WhiteFrame:
-    """A corrected frame of an even white surface, to be fitted through a camera."""
+    """A corrected frame of an even white surface, to be fitted through a camera.
+
+    Attributes:
+        y: frame `(1, K, H', W')`.
+        good_pixels: bool, pixels that count, shaped like y.
+        reflectance: reflectance of the surface, one number or one per band.
+    """
 
     y: Tensor
     good_pixels: Tensor
@@ -248,9 +263,13 @@ class WhiteFrame:
         reconstruct: Callable[[Tensor, System], Tensor],
         grid: SpectralGrid | None = None,
     ) -> White:
-        """Fit the frame through a camera, on the device and in the type of a template.
+        """Fit the frame through a camera with `find_white`.
 
-        See `find_white`.
+        Args:
+            template: tensor with the device and the type of the fit.
+            system: the camera.
+            reconstruct: (y, camera) → cube, the method for the scenes.
+            grid: spectral grid on which cubes are computed; None: there is no grid.
         """
         good_pixels, camera_good_pixels = self.good_pixels.to(template.device), system.good_pixels
         good_pixels = (
@@ -263,18 +282,23 @@ class WhiteFrame:
 
 @dataclass(frozen=True)
 class Patch:
-    """A white reference within the scene. Its mean spectrum in the cube is the response.
+    """A white reference within the scene. Its mean spectrum over its reflectance is the response.
 
     Args:
-        place: top, left, height, width, pixels of the cube.
-        reflectance: of the reference, one number or one per band, in the unit of the settings.
+        place: top, left, height and width in the cube, pixels.
+        reflectance: reflectance of the reference, one number or one per band, in the unit of the
+            settings.
     """
 
     place: tuple[int, int, int, int]
     reflectance: float | Tensor = 1.0
 
     def check(self, rows: int, columns: int) -> None:
-        """Raise ValueError unless the patch is within a cube of so many rows and columns."""
+        """Check that the patch lies within a cube of `rows` rows and `columns` columns.
+
+        Raises:
+            ValueError: the patch is not within the cube.
+        """
         top, left, height, width = self.place
         if min(top, left) < 0 or top + height > rows or left + width > columns:
             raise ValueError(
@@ -292,9 +316,9 @@ class Patch:
         self.check(*x.shape[-2:])
         patch = x[0, :, top : top + height, left : left + width].flatten(1).double().cpu()
         n_independent = max(patch.shape[1] / _CORRELATED_PIXELS, 1.0)
-        spread = patch.std(1, correction=0) / n_independent**0.5
+        error = patch.std(1, correction=0) / n_independent**0.5
         reflectance = torch.as_tensor(self.reflectance, dtype=torch.float64)
-        return Response((patch.mean(1) / reflectance).float(), (spread / reflectance).float())
+        return Response((patch.mean(1) / reflectance).float(), (error / reflectance).float())
 
 
 @torch.no_grad()
@@ -309,74 +333,86 @@ def find_white(
 
         min_r ‖y − Σ_c r_c ρ_c A e_c − b‖²
 
-    by least squares, with the even scene e_c of band c, the reflectance ρ of the surface, and stray
-    light b, the same on all pixels. Spectra that hardly show on the detector, such as differences
-    of bands closer than an unsharp mask resolves, are made as smooth as possible. The mean over
-    strips of the frame is the response, and their scatter gives its standard errors. Stray light
-    counts from two standard errors on.
+    is the least-squares problem. e_c is the scene that is 1 in band c and 0 in the others, ρ the
+    reflectance of the surface, and b stray light, the same on all pixels. Some spectra hardly
+    change the frame, such as differences of bands that an unsharp mask does not resolve. These
+    components of r are made as smooth as possible. The response is the mean over strips of the
+    frame, and their scatter gives its standard errors. Only significant stray light counts.
 
-    Where mask and bands differ a little from the camera's model, white frames and scenes have the
-    same errors. The gain g = Σ_c r_c ρ_c A e_c / (y − b) removes them from the frame of a grey
-    scene, and partly from others. Where the misfit is more than a tenth of the frame, the camera is
-    another one, and there is no gain.
+    If mask and bands differ a little from the camera's model, white frames and frames of scenes
+    have the same errors. The gain g = Σ_c r_c ρ_c A e_c / (y − b) removes these errors from the
+    frame of a grey scene, and a part of them from other frames. If the misfit is more than a tenth
+    of the frame, the camera's model is wrong, and there is no gain.
 
-    A method has errors too. With `reconstruct` r is the median spectrum of the cube of g·(y − b),
-    over ρ. So errors of the method that white and scene share cancel in s = x/r. A mean would
-    follow the few pixels beside the outermost band, which hardly have any light.
+    A method has errors, too. With `reconstruct`, r is the median spectrum of the cube that the
+    method makes of g·(y − b), over ρ. So errors that are the same for white and scene cancel in
+    s = x/r. The mean spectrum would depend on the few pixels beside the outermost band, which have
+    hardly any light.
 
     Args:
-        y: measurement `(1, K, H', W')`, of the same exposure as the scenes. With another one only
-            the level of the spectrum is wrong, by the ratio of the exposures.
+        y: measurement `(1, K, H', W')`, of the same exposure as the scenes. With another exposure
+            only the level of the spectrum is wrong, by the ratio of the exposures.
         system: the camera; its bad pixels have no influence.
-        reflectance: of the surface, one number or one per band.
+        reflectance: reflectance of the surface, one number or one per band.
         reconstruct: (y, camera) → cube, the method for the scenes; it gets at most 128 lines.
-        grid: spectral grid on which cubes are computed. Then r is that of least squares: the cube
-            of a white frame has light of strong bands in weak ones, which cubes of scenes have not.
+        grid: spectral grid on which cubes are computed. With a grid, r is the least-squares
+            response: the cube of a white frame has light of strong bands in weak bands, but cubes
+            of scenes have not.
 
     Raises:
         ValueError: y does not fit the camera, or the frame shows no light in a band.
     """
+    _check_frame(y, system)
+    reflectances = torch.as_tensor(reflectance, dtype=torch.float64).expand(system.cube_shape[0])
+    counts = torch.ones_like(y[0]) if system.good_pixels is None else system.good_pixels[0].to(y)
+    camera = system if grid is None else BroadbandCamera(system, grid)
+    even_frames = _simulate_even_scenes(y, camera)
+    strips, stray_light = _fit_strips(y[0], counts, even_frames, system.part_axis)
+    white_frame = (y - stray_light) * counts
+    model = torch.einsum("c,c...->...", strips.mean(0).to(y), even_frames) * counts
+    gain = _compute_gain(model, white_frame)
+    strips = strips / reflectances
+    if reconstruct is not None and grid is None:
+        frame = white_frame if gain is None else white_frame * gain
+        method_strips = _reconstruct_strips(frame, system, reconstruct) / reflectances
+        # With the gain, the frame has exactly the fitted spectrum. A method that finds another
+        # spectrum has failed.
+        difference = float((method_strips.mean(0) - strips.mean(0)).norm() / strips.mean(0).norm())
+        if gain is None or difference < _MAX_METHOD_ERROR:
+            strips = method_strips
+    mean = float((y[0] * counts).sum() / counts.sum().clamp_min(1))
+    return White(_average_strips(strips), stray_light / mean, gain)
+
+
+def _check_frame(y: Tensor, system: System) -> None:
     if tuple(y.shape) != (1, *system.measurement_shape):
         raise ValueError(
             f"response: expected a frame (1, K, H', W') of {system.measurement_shape}, got "
             f"{tuple(y.shape)}"
         )
-    reflectances = torch.as_tensor(reflectance, dtype=torch.float64).expand(system.cube_shape[0])
-    counts = torch.ones_like(y[0]) if system.good_pixels is None else system.good_pixels[0].to(y)
-    even_scenes = _even_scenes(y, system if grid is None else BroadbandCamera(system, grid))
-    strips, stray_light = _fit_strips(y[0], counts, even_scenes, system.part_axis)
-    white_frame = (y - stray_light) * counts
-    model = torch.einsum("c,c...->...", strips.mean(0).to(y), even_scenes) * counts
-    gain = _white_gain(model, white_frame)
-    strips = strips / reflectances
-    if reconstruct is not None and grid is None:
-        frame = white_frame if gain is None else white_frame * gain
-        method_strips = _median_spectra(frame, system, reconstruct) / reflectances
-        # With the gain the frame has exactly the fitted spectrum. A method with another has failed.
-        difference = float((method_strips.mean(0) - strips.mean(0)).norm() / strips.mean(0).norm())
-        if gain is None or difference < _MAX_METHOD_ERROR:
-            strips = method_strips
-    mean = float((y[0] * counts).sum() / counts.sum().clamp_min(1))
-    return White(_mean_response(strips), stray_light / mean, gain)
 
 
-def _even_scenes(y: Tensor, system: System) -> Tensor:
-    """Return the frame of a scene of 1 in one band and 0 elsewhere, for each, `(C, K, H', W')`."""
+def _simulate_even_scenes(y: Tensor, system: System) -> Tensor:
+    """Simulate, for each band, the frame of a scene that is 1 in this band and 0 in the others.
+
+    Returns:
+        Frames `(C, K, H', W')`.
+    """
     shape = (1, *system.cube_shape)
     bands = torch.eye(shape[1], dtype=y.dtype, device=y.device)[:, None, :, None, None]
     return torch.stack([system(band.expand(shape).contiguous())[0] for band in bands])
 
 
 def _fit_strips(
-    frame: Tensor, counts: Tensor, even_scenes: Tensor, part_axis: int | None
+    frame: Tensor, counts: Tensor, even_frames: Tensor, part_axis: int | None
 ) -> tuple[Tensor, float]:
     """Return the light of each band in strips of a frame, `(_STRIPS, C)`, and the stray light.
 
-    The frame `(K, H', W')` is a sum of even scenes `(C, K, H', W')` and of stray light on all
-    pixels that count. Stray light that is not significant is 0.
+    The frame `(K, H', W')` is a sum of frames of single bands, `(C, K, H', W')`, and of stray light
+    on all pixels that count. Stray light that is not significant is 0.
     """
     axis, solutions = -2 if part_axis is None else part_axis, []
-    images = torch.cat([even_scenes, counts[None]]).tensor_split(_STRIPS, axis)
+    images = torch.cat([even_frames, counts[None]]).tensor_split(_STRIPS, axis)
     for strip, light in zip(images, (frame * counts).tensor_split(_STRIPS, axis), strict=True):
         design = strip.flatten(1).double().cpu()
         solutions.append(
@@ -387,10 +423,10 @@ def _fit_strips(
     return strips[:, :-1], stray_light if stray_light > _MIN_STANDARD_ERRORS * error else 0.0
 
 
-def _median_spectra(
+def _reconstruct_strips(
     y: Tensor, camera: System, reconstruct: Callable[[Tensor, System], Tensor]
 ) -> Tensor:
-    """Return the median spectra in strips of the cube of a frame, `(_STRIPS, C)`."""
+    """Reconstruct a frame, and return the median spectra in strips of the cube, `(_STRIPS, C)`."""
     axis = -2
     if camera.part_axis is not None:
         axis, length = camera.part_axis, y.shape[camera.part_axis]
@@ -406,14 +442,14 @@ def _median_spectra(
     return torch.stack([strip.flatten(1).median(1).values for strip in strips])
 
 
-def _mean_response(strips: Tensor) -> Response:
-    """Return the mean of responses `(_STRIPS, C)`, 0 where it is not significant."""
+def _average_strips(strips: Tensor) -> Response:
+    """Return the mean response of the strips `(_STRIPS, C)`, 0 in bands without significance."""
     errors, values = strips.std(0) / _STRIPS**0.5, strips.mean(0)
     values = torch.where(values > _MIN_STANDARD_ERRORS * errors, values, 0)
     return Response(values.float(), errors.float())
 
 
-def _white_gain(model: Tensor, white_frame: Tensor) -> Tensor | None:
+def _compute_gain(model: Tensor, white_frame: Tensor) -> Tensor | None:
     """Return the gain of the pixels of a white frame; None where the model is wrong."""
     if not float((model - white_frame).norm()) < _MAX_MODEL_ERROR * float(white_frame.norm()):
         return None
@@ -422,10 +458,10 @@ def _white_gain(model: Tensor, white_frame: Tensor) -> Tensor | None:
 
 
 def _solve_smoothest(normal: Tensor, image: Tensor) -> Tensor:
-    """Solve normal equations `(C + 1, C + 1)`, with weak spectra as smooth as possible.
+    """Solve normal equations `(C + 1, C + 1)`, with weak eigenvectors as smooth as possible.
 
-    Weak are the eigenvectors with eigenvalues below `_MIN_EIGENVALUE`. They get the coefficients
-    that minimise the second differences of the solution over the bands.
+    An eigenvector is weak if its eigenvalue is below `_MIN_EIGENVALUE`. The coefficients of weak
+    eigenvectors minimise the second differences of the solution over the bands.
     """
     scale = normal.diagonal().mean()
     values, vectors = torch.linalg.eigh(normal / scale)
@@ -444,7 +480,7 @@ def _solve_smoothest(normal: Tensor, image: Tensor) -> Tensor:
 
 
 Source = Response | Patch
-"""A response that is known before there is a cube, or a patch of the cube that shows it."""
+"""A response that does not depend on the cube, or a patch of the cube that shows the response."""
 
 
 @dataclass(frozen=True)
@@ -454,9 +490,9 @@ class Unit:
     Attributes:
         name: reflectance, radiance, or None for the unit of the camera.
         source: the source of the response.
-        wavelengths: nm, one per band, if known.
-        white: result of the white frame, after `measured` has fitted it.
-        note: one line on the file or setting of the response.
+        wavelengths: wavelengths of the bands, nm; None: not known.
+        white: result of the white frame; None before `measured` has fitted it.
+        note: one line on the file or setting from which the response comes.
     """
 
     name: str | None
@@ -474,8 +510,15 @@ class Unit:
     ) -> tuple[Tensor, Unit, str]:
         """Fit a white frame through the camera with which a snapshot is reconstructed.
 
+        Args:
+            y: the snapshot `(B, K, H', W')`.
+            system: the camera.
+            reconstruct: (y, camera) → cube, the method for the scenes.
+            grid: spectral grid on which cubes are computed; None: there is no grid.
+
         Returns:
-            The snapshot corrected by the white frame, the unit with its response, and a note.
+            The snapshot corrected by the white frame, the unit with the fitted response, and a
+            note. Without a white frame the snapshot and the unit do not change.
         """
         if not isinstance(self.source, WhiteFrame):
             return y, self, ""
@@ -490,24 +533,37 @@ class Unit:
         return system.without_bad_pixels(self.white.corrected(y, system.good_pixels))
 
     def response(self, x: Tensor) -> Response:
-        """Return the response, from a cube `(1, C, H, W)` where a patch of it is white."""
+        """Return the response; a `Patch` takes it from the cube `(1, C, H, W)`.
+
+        Raises:
+            ValueError: the patch is not within the cube, or a band has no light in it.
+        """
         # `measured` replaces a white frame by the response that it shows.
         assert not isinstance(self.source, WhiteFrame)
         return self.source.of(x)
 
     def scene(self, x: Tensor, response: Response) -> Tensor:
-        """Return a cube in the unit."""
-        return response.scene(x, self._surfaces)
+        """Convert a cube `(…, C, H, W)` into the unit."""
+        return response.scene(x, self._reflectance_wavelengths)
 
     def errors(
         self, x: Tensor, std: Tensor, pattern: Tensor, response: Response
     ) -> tuple[Tensor, Tensor]:
-        """Return standard errors of a cube in the unit, and their pattern."""
-        std_in_unit = response.scene_std(x, std, self._surfaces)
-        return std_in_unit, response.scene_pattern(x, pattern, std, std_in_unit, self._surfaces)
+        """Return standard errors of a cube in the unit, and an error pattern in units of them.
+
+        Args:
+            x: the cube in the unit of the camera, `(…, C, H, W)`.
+            std: standard errors of x, of the same shape.
+            pattern: an error of x in units of `std`, of the same shape.
+            response: the response.
+        """
+        std_in_unit = response.scene_std(x, std, self._reflectance_wavelengths)
+        return std_in_unit, response.scene_pattern(
+            x, pattern, std, std_in_unit, self._reflectance_wavelengths
+        )
 
     @property
-    def _surfaces(self) -> Sequence[float] | None:
+    def _reflectance_wavelengths(self) -> Sequence[float] | None:
         return self.wavelengths if self.name == "reflectance" else None
 
 

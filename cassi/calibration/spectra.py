@@ -15,19 +15,21 @@ FILE = Path(__file__).with_name("spectra.json")
 """Statistics of spectra. scripts/data/spectra.py computes them from CAVE's training scenes."""
 MIN_WAVELENGTHS = 8
 """Fewest wavelengths of the statistics that a camera must cover."""
-# Variance of the logarithm of a spectrum that a reconstruction adds.
+# Variance that a reconstruction adds to the logarithm of a spectrum.
 _RIDGE = 0.01
 # Weight of the mean spectrum beside the covariance: illuminant and optics change the mean more
 # than the colours.
 _MEAN_WEIGHT = 0.3
-# Pixels are averaged in squares of this side, which lowers the noise of their spectra.
+# Side of the squares in which pixels are averaged. The average has less noise.
 _POOLING_PIXELS = 4
 # Pixels darker than this, relative to the mean, are left out: their logarithms are mostly noise.
 _MIN_BRIGHTNESS = 0.2
-LOG_ERROR, DARK_BAND_ERROR = 0.1, 0.02
-"""Errors of a cube's mean spectrum: of its logarithm, and relative to the brightest band. The
-second one counts where a lamp leaves bands dark: methods put light of other bands there, and stray
-light falls there. Without them one right cube had the score −0.35, with them 0.06
+LOG_ERROR = 0.1
+"""Error of the logarithm of a cube's mean spectrum."""
+DARK_BAND_ERROR = 0.02
+"""Error of a cube's mean spectrum, relative to the brightest band. It counts where a lamp leaves
+bands dark: there a cube has stray light, and light that the method took from other bands. Without
+both errors one right cube had the score −0.35, with them 0.06
 (docs/development/experiments/camera-check.md)."""
 
 
@@ -52,7 +54,7 @@ class Statistics(NamedTuple):
 
 
 def read_statistics(path: Path = FILE) -> Statistics:
-    """Read statistics that scripts/data/spectra.py wrote."""
+    """Read the statistics of a JSON file that scripts/data/spectra.py wrote."""
     values = json.loads(path.read_text())
     return Statistics(
         *(torch.tensor(values[name], dtype=torch.float64) for name in Statistics._fields)
@@ -64,8 +66,11 @@ def moments(x: Tensor, wavelengths: Tensor, at: Tensor) -> tuple[Tensor, Tensor]
 
     Args:
         x: cube `(C, H, W)`.
-        wavelengths: of the cube, nm, increasing, `(C,)`.
+        wavelengths: wavelengths of the cube, nm, increasing, `(C,)`.
         at: wavelengths to which the spectra are interpolated, nm, `(G,)`.
+
+    Returns:
+        Mean `(G,)` and covariance `(G, G)`, float64; zeros if no pixel is bright.
     """
     side = min(_POOLING_PIXELS, *x.shape[-2:])
     spectra = avg_pool2d(x.detach().double().cpu()[None], side)[0].flatten(1)
@@ -78,8 +83,8 @@ def moments(x: Tensor, wavelengths: Tensor, at: Tensor) -> tuple[Tensor, Tensor]
     )
     if not bool(is_bright.any()):
         return at.new_zeros(len(at)), at.new_zeros(len(at), len(at))
-    # Values are uncertain by about a tenth of the mean. Without it the logarithms of dark bands
-    # would differ by far more than they mean.
+    # Values are uncertain by about a tenth of the mean. So a tenth is added before the logarithm;
+    # otherwise the errors of dark bands would dominate.
     logs = (spectra[:, is_bright].clamp_min(0) / mean_spectrum[is_bright] + 0.1).log()
     logs = logs - logs.mean(0)
     mean = logs.mean(1)
@@ -87,7 +92,7 @@ def moments(x: Tensor, wavelengths: Tensor, at: Tensor) -> tuple[Tensor, Tensor]
     return mean, deviations @ deviations.mT / deviations.shape[1]
 
 
-def strangeness(
+def distances_from_scenes(
     x: Tensor,
     wavelengths: Sequence[float],
     statistics: Statistics | None = None,
@@ -97,21 +102,22 @@ def strangeness(
 
         ½ tr(W⁻¹S)  and  0.3·½ (μ − m)ᵀ B⁻¹(μ − m)
 
-    S and μ are covariance and mean of the logarithms of its spectra. Those of ordinary scenes are
-    W within a scene, B between scenes, and m. The second number is at most 1.5 in 19 of CAVE's 20
-    training scenes, each by the statistics of the others. In the light of a lamp, as a sensor
-    measures it, it is at least 3.4 both ways (docs/development/experiments/camera-check.md).
+    S and μ are covariance and mean of the logarithms of the cube's spectra. Ordinary scenes have
+    the covariance W within a scene, the covariance B between scenes, and the mean m. The second
+    number is at most 1.5 in 19 of CAVE's 20 training scenes, each judged by the statistics of the
+    other scenes. If the cube includes lamp and sensor, the second number is at least 3.4, as the
+    spectra are and in reverse (docs/development/experiments/camera-check.md).
 
     Args:
         x: cube `(C, H, W)`.
         wavelengths: nm, one per band, increasing.
-        statistics: of ordinary scenes; None: those of the package.
-        in_lamp_light: x includes lamp and sensor. Mean and covariance of the logarithms of lamps
-            are added to m and B, and to B the errors of x.
+        statistics: statistics of ordinary scenes; None: those of the package.
+        in_lamp_light: x includes lamp and sensor. The mean of the logarithms of lamp spectra is
+            added to m. Their covariance and the errors of x are added to B.
 
     Returns:
-        Both numbers, as the spectra are and in reverse; None where fewer than 8 wavelengths of the
-        statistics are covered.
+        Both numbers of the spectra as they are, and both in reverse; None if fewer than 8
+        wavelengths of the statistics are covered.
     """
     statistics = read_statistics() if statistics is None else statistics
     cube_wavelengths = torch.tensor([float(value) for value in wavelengths], dtype=torch.float64)
@@ -135,6 +141,7 @@ def strangeness(
     costs = []
     for cube in (x, x.flip(0)):
         cube_mean, covariance = moments(cube, cube_wavelengths, covered_wavelengths)
+        # W/50 is the covariance of the mean over 50 independent pixels.
         scene_covariance = between_scenes + within_scenes / 50 + ridge
         if in_lamp_light:
             dark_errors = DARK_BAND_ERROR * (cube_mean.max() - cube_mean).exp()
@@ -149,8 +156,11 @@ def strangeness(
 def black_bodies(wavelengths: Tensor) -> Tensor:
     """Return logarithms of spectra of black bodies as sensors measure them, `(L, G)`.
 
-    Each is relative to its mean. The bodies have 2400 to 6500 K. The responses of the sensors are
-    Gaussians exp(−((λ − b)/w)²), with b from 550 to 700 nm and w from 120 to 300 nm.
+    The mean of each logarithm is subtracted. The bodies have 2400 to 6500 K. The responses of the
+    sensors are Gaussians exp(−((λ − b)/w)²), with b from 550 to 700 nm and w from 120 to 300 nm.
+
+    Args:
+        wavelengths: nm, `(G,)`.
     """
     kelvin, peak_wavelength, width = torch.cartesian_prod(
         *(
@@ -167,11 +177,15 @@ def black_bodies(wavelengths: Tensor) -> Tensor:
 
 
 def alternation(x: Tensor) -> float:
-    r"""Return by how much spectra alternate from band to band, over the cube's root mean square.
+    r"""Return the alternation of spectra from band to band, relative to the brightness of the cube.
 
         a(p) = ½ mean_c (−1)^c (x_c − (x_{c−1} + x_{c+1})/2)
 
-    at every pixel p. In scenes it is below 0.4 % (CAVE).
+    is the alternation at pixel p. The function returns the root mean square of a over that of x. In
+    scenes it is below 0.4 % (CAVE).
+
+    Args:
+        x: cube `(C, H, W)`. With fewer than 5 bands the result is 0.
     """
     if len(x) < 5:
         return 0.0

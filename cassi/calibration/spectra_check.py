@@ -8,25 +8,27 @@ from torch import Tensor
 
 from cassi.calibration.findings import CameraCheck, Finding, reversal_advice
 from cassi.calibration.response import Response
-from cassi.calibration.spectra import Statistics, alternation, strangeness
+from cassi.calibration.spectra import Statistics, alternation, distances_from_scenes
 from cassi.systems import DDCassi, System
 from cassi.systems.coded import CodedSystem
 
 MIN_DIRECTION_SCORE = -0.1
-"""Least `direction_score` of spectra in order. With a lower one they are probably in reverse."""
+"""Least `direction_score` of bands in the right order. Bands with a lower score are probably in
+reverse."""
 MAX_ORDINARY = 6.0
-"""Largest distance of the mean spectrum of a reflectance, see `strangeness`. A cube with a larger
-one includes lamp and sensor."""
+"""Largest distance of the mean spectrum of a reflectance, see `distances_from_scenes`. A cube with
+a larger distance includes lamp and sensor."""
 MAX_IN_LAMP_LIGHT = 5.5
-"""Largest distance in the light of lamps. A cube with a larger one is that of a wrong camera or of
-an unusual lamp. Right cubes of 20 random cameras have 0.3 to 2.7; under lamps 3 of 120 have more
-than 5.5."""
+"""Largest distance in the light of lamps. A larger distance means a wrong camera or an unusual
+lamp. Right cubes of 20 random cameras have 0.3 to 2.7; under lamps 3 of 120 have more than 5.5."""
 LAMP_LIGHT_DIVISOR = 5.0
-"""Divisor of the score in the light of lamps: they and sensors differ more than scenes do."""
-MAX_ALTERNATION, MAX_ALTERNATION_BETWEEN = 0.05, 0.2
-"""Largest alternation of spectra from band to band, with bands on whole pixels and between them.
-Between pixels interpolation blurs every band by another fraction. Right random cameras
-(`scripts/benchmarks/lab.py`) have 0.4 to 13 %, masks that are half a pixel off 38 and 40 %."""
+"""Divisor of the score in the light of lamps: lamps and sensors differ more than scenes do."""
+MAX_ALTERNATION = 0.05
+"""Largest alternation of spectra from band to band, if all bands lie on whole pixels."""
+MAX_ALTERNATION_BETWEEN = 0.2
+"""Largest alternation if bands lie between pixels, where interpolation blurs every band by another
+fraction. Right random cameras (`scripts/benchmarks/lab.py`) have 0.4 to 13 %; cameras with a mask
+that is half a pixel off have 38 and 40 %."""
 UNKNOWN = "Direction: cannot be measured in a frame"
 
 
@@ -38,14 +40,15 @@ def check_spectra(
 ) -> CameraCheck:
     """Check by the spectra of a cube whether its camera can be right.
 
-    The cube with its illuminant shows more than its reflectances: lamps and sensors have little
-    blue. Only where the illuminant is no lamp's are reflectances judged.
+    A cube that includes lamp and sensor shows the direction better than reflectances, because lamps
+    and sensors have little blue. Reflectances are judged only if the illuminant is not that of a
+    lamp.
 
     Args:
         x: cube `(1, C, H, W)`, in the unit of the camera.
         system: the camera.
-        wavelengths: nm, one per band, increasing.
-        white: response of the camera, where it is known.
+        wavelengths: nm, one per band, increasing; None: the direction is not checked.
+        white: response of the camera; None: reflectances are not judged.
     """
     if wavelengths is None and system.codes_frames:
         # The bands are frames of a video, which have no spectra.
@@ -93,32 +96,35 @@ def direction_score(
     reflectance: bool = False,
     statistics: Statistics | None = None,
 ) -> float | None:
-    """Return by how much spectra are more probable as they are than in reverse.
+    """Return how much more probable spectra are as they are than in reverse.
 
-    The score is the `strangeness` in reverse minus that of the spectra as they are: a difference of
-    log likelihoods per independent pixel. It relies on the reds, oranges and yellows of pigments,
-    which reflect all wavelengths above an edge. Scenes without colour have scores near 0.
+    The score is the distance from ordinary scenes in reverse, minus that of the spectra as they
+    are, see `distances_from_scenes`. This is a difference of log likelihoods per independent pixel.
+    It relies on red, orange and yellow pigments, which reflect all wavelengths above an edge.
+    Scenes without colour have scores near 0.
 
     Args:
         x: cube `(C, H, W)`.
         wavelengths: nm, one per band, increasing.
-        reflectance: x has no light of a lamp in it.
-        statistics: of ordinary scenes; None: those of the package.
+        reflectance: x is a reflectance, without the light of a lamp.
+        statistics: statistics of ordinary scenes; None: those of the package.
 
     Returns:
-        The score; None where too few wavelengths are covered, or where the spectra are unlike those
-        of scenes in any light.
+        The score; None if too few wavelengths are covered, or if the spectra are unlike those of
+        scenes in any light.
     """
-    costs = strangeness(x, wavelengths, statistics)
+    costs = distances_from_scenes(x, wavelengths, statistics)
     if costs is None:
         return None
-    # Mean spectra far from ordinary ones both ways include lamp and sensor. They are compared with
-    # scenes in the light of lamps, without the covariances: those of dark bands are mostly noise
-    # and stray light, and a wrong camera upsets them more than the mean.
+    # If the mean spectrum is far from that of scenes in both orders, the cube includes lamp and
+    # sensor. Then it is compared with scenes in the light of lamps, by the mean spectrum alone. The
+    # covariance is left out: in dark bands it is mostly noise and stray light, and a wrong camera
+    # changes it more than the mean.
     if not reflectance and min(costs, key=sum)[1] > MAX_ORDINARY:
         costs = [
             (0.0, mean)
-            for _, mean in strangeness(x, wavelengths, statistics, in_lamp_light=True) or costs
+            for _, mean in distances_from_scenes(x, wavelengths, statistics, in_lamp_light=True)
+            or costs
         ]
         if min(costs)[1] > MAX_IN_LAMP_LIGHT:
             return None
@@ -127,7 +133,7 @@ def direction_score(
 
 
 def _reversal_remedy(system: System) -> str | None:
-    """Return the setting that reverses the bands; None where a frame shows their direction."""
+    """Return the setting that reverses the bands; None if a frame shows their direction."""
     if isinstance(system, DDCassi):
         return reversal_advice(system.mask_offsets)
     if not isinstance(system, CodedSystem) or system.mask.shape[-3] > 1:

@@ -1,1 +1,1 @@
-"""The camera as a frame shows it: log evidence, place of the mask, bands, and spectral grid."""
+"""Estimate a camera from a frame: log evidence, place of the mask, band offsets, spectral grid."""

@@ -1,16 +1,16 @@
 """Estimate which offset each band has, from the ends of the light along the dispersion.
 
-`cassi.camera.place` estimates the light λ(o) of a frame: its spectrum over offsets in pixels. Where
-it is continuous and ends abruptly, it ends half a band beyond the outermost band. Otherwise the
-light does not show which wavelength falls at which offset, and the bands keep their nominal
-offsets.
+`cassi.camera.place` estimates the light λ(o) of a frame: its spectrum over offsets in pixels.
+Continuous light that ends abruptly ends half a band beyond the outermost band. Other light does not
+show which wavelength falls at which offset. Then the bands keep their nominal offsets.
 
-The ends are observations of the curve
+Each end is an observation of the offset o of band c,
 
     o(c) = n(c) + s + t·P₁(v) + a·(P₂(v) − 1) + b·(P₃(v) − P₁(v)),   v = 2c/(C − 1) − 1
 
-with the nominal offsets n and Legendre polynomials P. It is fitted by least squares with a Gaussian
-prior. So values that are not identifiable have the standard errors of the prior.
+with the nominal offsets n and Legendre polynomials P. The parameters s, t, a and b are fitted by
+least squares with a Gaussian prior of mean 0. A parameter that no end determines stays at 0, with
+the standard deviation of its prior as its error.
 """
 
 from collections.abc import Sequence
@@ -22,15 +22,20 @@ from torch import Tensor
 
 from cassi.camera.window_model import MARGIN_PIXELS, outer_offsets
 
-SHIFT_DEVIATION, STEP_DEVIATION, MIN_DEVIATION, CURVE_DEVIATION = 1.0, 0.03, 0.3, 0.05
-"""Prior standard deviations, of the accuracy with which cameras are mounted and measured: of the
-shift, pixels; of the span, relative to it; of span and curve at least, pixels; and of the curve,
-relative to the span."""
+SHIFT_DEVIATION = 1.0
+"""Prior standard deviation of the shift s, pixels: cameras are mounted to about a pixel."""
+STEP_DEVIATION = 0.03
+"""Prior standard deviation of the span, relative to the span. It gives the prior of t, because t is
+half of a change of the span."""
+CURVE_DEVIATION = 0.05
+"""Prior standard deviation of a, relative to the span; b has half of it."""
+MIN_DEVIATION = 0.3
+"""Least prior standard deviation of t and a, pixels. It counts for short spans."""
 END_ERROR = 0.2
 """Standard error of the position of an abrupt end of the light, pixels."""
-# An end is abrupt where the power, relative to the plateau inside, rises through _END_LEVEL, is at
-# most _MAX_OUTSIDE 1.5 pixels outside, and at least _MIN_INSIDE 1.5 pixels inside. Light that fades
-# more slowly, as that of a thermal lamp, ends somewhere else than the bands.
+# The light ends where its power, relative to the plateau inside, rises through _END_LEVEL. The end
+# is abrupt if the power is at most _MAX_OUTSIDE 1.5 pixels outside, and at least _MIN_INSIDE 1.5
+# pixels inside. The light of a thermal lamp fades more slowly: it does not end with the bands.
 _END_LEVEL, _MAX_OUTSIDE, _MIN_INSIDE = 0.08, 0.02, 0.2
 
 
@@ -38,9 +43,9 @@ class Observation(NamedTuple):
     """An end of the light.
 
     Attributes:
-        band: the end in bands: −½ is that of the first band, C − ½ that of the last one.
-        offset: where the light ends, pixels.
-        error: its standard error, pixels.
+        band: place of the end, in bands: −½ beside the first band, C − ½ beside the last band.
+        offset: offset at which the light ends, pixels.
+        error: standard error of `offset`, pixels.
     """
 
     band: float
@@ -50,11 +55,11 @@ class Observation(NamedTuple):
 
 @dataclass(frozen=True)
 class BandOffsets:
-    """Offsets of bands.
+    """Offsets of the bands, estimated from the ends of the light.
 
     Attributes:
-        offsets: pixels, `(C,)`.
-        errors: standard errors, pixels, `(C,)`.
+        offsets: offsets of the bands, pixels, `(C,)`.
+        errors: standard errors of the offsets, pixels, `(C,)`.
         visible_ends: which ends of the light were visible: "ends", "one end", or "" for none.
     """
 
@@ -68,7 +73,7 @@ def estimate_offsets(offsets: Tensor, light: Tensor, nominal: Sequence[float]) -
 
     Args:
         offsets: even offsets of the light, pixels, `(P,)`.
-        light: its power there, `(P,)`.
+        light: power of the light at these offsets, `(P,)`.
         nominal: nominal offsets of the bands, pixels.
     """
     positions, power = offsets.numpy(), light.clamp_min(1e-9).numpy()
@@ -84,7 +89,7 @@ def find_ends(positions: np.ndarray, power: np.ndarray, nominal: np.ndarray) -> 
 
     Args:
         positions: even offsets of the light, pixels, `(P,)`.
-        power: of the light there, `(P,)`.
+        power: power of the light at these offsets, `(P,)`.
         nominal: nominal offsets of the bands, pixels.
     """
     pitch = abs(positions[1] - positions[0])
@@ -97,22 +102,25 @@ def find_ends(positions: np.ndarray, power: np.ndarray, nominal: np.ndarray) -> 
         (1, -0.5, outer_ends[0]),
         (-1, len(nominal) - 0.5, outer_ends[1]),
     ):
-        x, p = positions[::flip], power[::flip]
-        for k in range(1, min(2 * plateau_samples, len(p) - plateau_samples)):
-            plateau = float(np.median(p[k : k + plateau_samples]))
-            if p[k] < _END_LEVEL * plateau or p[k - 1] >= _END_LEVEL * plateau:
+        # Samples in the order from this end inwards.
+        sample_offsets, samples = positions[::flip], power[::flip]
+        for k in range(1, min(2 * plateau_samples, len(samples) - plateau_samples)):
+            plateau = float(np.median(samples[k : k + plateau_samples]))
+            if samples[k] < _END_LEVEL * plateau or samples[k - 1] >= _END_LEVEL * plateau:
                 continue
-            inner_power = p[k + edge_samples : k + 2 * edge_samples + 1]
-            is_dark_outside = p[max(k - edge_samples, 0)] <= _MAX_OUTSIDE * plateau
+            inner_power = samples[k + edge_samples : k + 2 * edge_samples + 1]
+            is_dark_outside = samples[max(k - edge_samples, 0)] <= _MAX_OUTSIDE * plateau
             if (
                 is_dark_outside
                 and len(inner_power)
                 and inner_power.min() > _MIN_INSIDE * plateau
                 and plateau > _MAX_OUTSIDE
             ):
-                share = np.log(_END_LEVEL * plateau / p[k - 1]) / np.log(p[k] / p[k - 1])
                 # Power falls by a factor from sample to sample, so its logarithm is interpolated.
-                end = x[k - 1] + share * (x[k] - x[k - 1])
+                power_outside, power_inside = samples[k - 1], samples[k]
+                fraction = np.log(_END_LEVEL * plateau / power_outside)
+                fraction /= np.log(power_inside / power_outside)
+                end = sample_offsets[k - 1] + fraction * (sample_offsets[k] - sample_offsets[k - 1])
                 if abs(end - nominal_end) <= MARGIN_PIXELS:
                     ends.append(Observation(band, float(end), END_ERROR))
                 break
@@ -126,10 +134,10 @@ def _fit_offsets(nominal: np.ndarray, ends: Sequence[Observation]) -> tuple[np.n
     curve_deviation = max(CURVE_DEVIATION * span, MIN_DEVIATION)
     deviations = np.array([SHIFT_DEVIATION, span_deviation, curve_deviation, curve_deviation / 2])
 
-    def columns(band: np.ndarray) -> np.ndarray:
+    def evaluate_polynomials(band: np.ndarray) -> np.ndarray:
         v = 2 * band / max(bands - 1, 1) - 1
-        # Ends lie outside of −1 to 1. With v clipped both curved terms are 0 there, for an end does
-        # not show a curve.
+        # An end does not show a curve. Ends lie outside of −1 ≤ v ≤ 1, and with v clipped both
+        # curved terms are 0 at an end.
         inner_v = v.clip(-1, 1)
         return np.stack(
             [np.ones_like(v), v, 1.5 * (inner_v**2 - 1), 2.5 * (inner_v**3 - inner_v)], -1
@@ -137,17 +145,19 @@ def _fit_offsets(nominal: np.ndarray, ends: Sequence[Observation]) -> tuple[np.n
 
     if bands < 3:
         deviations = deviations[:2]
-    count = len(deviations)
+    n_parameters = len(deviations)
     end_bands, end_offsets, end_errors = np.array(ends, dtype=float).reshape(-1, 3).T
-    rows = columns(end_bands)[:, :count] / end_errors[:, None]
-    normal = rows.T @ rows + np.diag(deviations**-2.0)
+    design = evaluate_polynomials(end_bands)[:, :n_parameters] / end_errors[:, None]
+    normal = design.T @ design + np.diag(deviations**-2.0)
     slope = np.diff(nominal)[[0, -1]] if bands > 1 else np.zeros(2)
-    base = np.interp(end_bands, np.arange(bands), nominal)
-    base = (
-        base + np.minimum(end_bands, 0) * slope[0] + np.maximum(end_bands - bands + 1, 0) * slope[1]
+    nominal_ends = np.interp(end_bands, np.arange(bands), nominal)
+    nominal_ends = (
+        nominal_ends
+        + np.minimum(end_bands, 0) * slope[0]
+        + np.maximum(end_bands - bands + 1, 0) * slope[1]
     )
-    right_side = rows.T @ ((end_offsets - base) / end_errors)
+    right_side = design.T @ ((end_offsets - nominal_ends) / end_errors)
     inverse = np.linalg.inv(normal)
-    polynomials = columns(np.arange(bands))[:, :count]
+    polynomials = evaluate_polynomials(np.arange(bands))[:, :n_parameters]
     errors = np.sqrt(np.einsum("ck,kl,cl->c", polynomials, inverse, polynomials))
     return nominal + polynomials @ (inverse @ right_side), errors

@@ -28,9 +28,11 @@ def displaced_camera(
         system: the nominal camera.
         values: values of `PARAMETERS` and `BLURS`, by key.
         pivot: band whose scene stays on its pixels, as a fraction of the spectrum: 0 is the first
-            band, 1 the last one. The mask takes its shift. None: bands move as `values` say.
+            band, 1 the last one. The shift of this band is given to the mask. None: bands move as
+            `values` say.
     """
-    # A shift of the mask alone and one of mask and scene give the same frame. A pivot chooses one.
+    # A shift of the mask and a shift of all bands give the same frame, of scenes that differ by
+    # this shift. The pivot decides which of the two the camera has.
     offsets = torch.tensor(system.offsets, dtype=torch.float64)
     middle = float(offsets[[0, -1]].mean())
     z = (offsets - middle) / max(float((offsets[-1] - offsets[0]).abs()) / 2, 1.0)
@@ -64,13 +66,13 @@ def placed_camera(
     """Return a camera with another mask and other offsets of the bands, on the same detector.
 
     Args:
-        system: the nominal camera. It is returned where mask and offsets are its own.
-        mask: transmission, shaped like that of the camera.
-        offsets: along the dispersion, pixels, one per band.
-        offsets_across: across the dispersion, pixels, one per band; None: 0.
+        system: the nominal camera. The function returns it if mask and offsets do not change.
+        mask: transmission, shaped like the mask of the camera.
+        offsets: offsets of the bands along the dispersion, pixels `(C,)`.
+        offsets_across: offsets of the bands across the dispersion, pixels `(C,)`; None: 0.
     """
-    # A tilted camera has no closed form of its gram. Ten conjugate gradients to 1e-3 are exact
-    # enough for a data step.
+    # The gram matrix of a tilted camera has no closed form. Ten conjugate gradients to 1e-3 are
+    # exact enough for a data step.
     if offsets_across is not None:
         camera = TiltedCassi(
             mask,

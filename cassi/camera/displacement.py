@@ -1,7 +1,7 @@
 """Displacement and blur of a mask: their parameters, their priors, and the moved mask.
 
-A point of the mask's file falls on the detector displaced by d = Σ_i θ_i·basis_i, pixels, see
-`DISPLACEMENTS`. Each θ_i has a Gaussian prior with mean 0.
+On the detector, a point of the mask is displaced from its place in the file by d = Σ_i θ_i·basis_i
+pixels, see `DISPLACEMENTS`. Each θ_i has a Gaussian prior with mean 0.
 """
 
 import math
@@ -17,12 +17,12 @@ from cassi.systems import SDCassi
 from cassi.systems.mask_kind import is_design
 
 EDGE_PIXELS = 4
-"""Width of the margin around a mask, pixels. It is as bright as the border of the mask."""
+"""Width of the margin around a mask, pixels. The margin repeats the border of the mask."""
 SAMPLES_PER_PIXEL = 3
-"""Samples along each axis into which a pixel of a mask is divided."""
+"""Samples per pixel of a mask, along each axis. More take more time; fewer interpolate worse."""
 # Transmission below this becomes 0. Interpolation in single precision leaves 1e-5 in a closed
-# element of the mask. A solver divides by it: held-out errors rose 200 times in cameras of few
-# bands.
+# element of the mask. Solvers divide by the transmission: with 1e-5, held-out errors rose 200 times
+# in cameras of few bands.
 _MIN_TRANSMISSION = 1e-4
 
 Basis = Callable[[Tensor, Tensor, Tensor], tuple[Tensor | float, Tensor | float]]
@@ -39,8 +39,9 @@ class Parameter(NamedTuple):
     Attributes:
         name: name in tables, with the unit.
         deviation: standard deviation of the Gaussian prior with mean 0, in the parameter's unit.
-        scale: pixels per unit at the border of a mask of a height and a width.
-        basis: displacement that a value of 1 causes.
+        scale: takes height and width of a mask, and returns the pixels, across and along the
+            dispersion, by which a value of 1 moves the border of the mask.
+        basis: displacement that a value of 1 causes, relative to `scale`.
     """
 
     name: str
@@ -96,8 +97,8 @@ DISPLACEMENTS: dict[str, Parameter] = {
 }
 """Parameters of the displacement d = Σ_i θ_i·basis_i in any light.
 
-A shift along the dispersion is not among them: in broadband light it is the same as other offsets
-of the light."""
+A shift along the dispersion is not among them. In broadband light it cannot be told from a shift of
+all offsets of the light."""
 ALONG_DISPERSION: dict[str, Parameter] = {
     # A camera is mounted with an error of one or two pixels. Its dispersion is nominal to 3 %, and
     # nearly a straight line.
@@ -119,8 +120,9 @@ BAND_PARAMETERS = (*LIGHT_PARAMETERS[1:], "bands", "step", "curve")
 BLURS = {"blur": (0.1, 0.2), "width": (1.0, 0.5)}
 """Prior mean and standard deviation of two variances.
 
-"blur" is the variance of the blur of the mask, pixels². "width" is the variance of the light of one
-offset along the dispersion, relative to that of broadband light."""
+"blur" is the variance of the blur of the mask, pixels². "width" is the variance, along the
+dispersion, of the light of one offset. Its unit is the variance of light that is even from one
+offset to the next."""
 
 
 def from_middle(row: Tensor, column: Tensor, size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -135,7 +137,14 @@ def displacement(
     size: tuple[int, ...],
     template: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return the displacement d across and along the dispersion, pixels, shaped like a template."""
+    """Return the displacement d across and along the dispersion, pixels, shaped like a template.
+
+    Args:
+        values: values of `PARAMETERS`, by key; a missing one is 0.
+        fields: row, column and offset, each −1 to 1, see `Basis`.
+        size: height and width of the mask, pixels.
+        template: tensor with the shape of the result.
+    """
     shifts = [torch.zeros_like(template), torch.zeros_like(template)]
     for key, parameter in PARAMETERS.items():
         if not (value := values.get(key, 0.0)):
@@ -149,10 +158,10 @@ def displacement(
 def fine_mask(mask: Tensor, oversampling: int = SAMPLES_PER_PIXEL) -> Tensor:
     """Return a mask `(K, C, H, W)` on an oversampled grid, with a margin around it.
 
-    With an oversampling of 1 the values of the mask stay: simulations interpolate it as it is.
+    With an oversampling of 1 the values do not change: simulations interpolate the mask's pixels.
     """
-    # Linear interpolation averages the edges of a design over a pixel, as a sensor does. A
-    # measured mask is averaged already: cubic interpolation does not blur it once more.
+    # Linear interpolation spreads the edges of a design mask over a pixel, as a sensor does. A
+    # measured mask was averaged by its sensor already. Cubic interpolation adds no second blur.
     size = [oversampling * (length - 1) + 1 for length in mask.shape[-2:]]
     mode = "bilinear" if is_design(mask) else "bicubic"
     samples = (
@@ -174,10 +183,10 @@ def blurred_mask(
     the variances "blur" and "width" of `BLURS`.
 
     Args:
-        samples: what `fine_mask` returned with the same oversampling.
+        samples: the oversampled mask, from `fine_mask` with the same oversampling.
         values: values of `BLURS`.
         pitch: distance of the offsets, pixels. Light between them has the variance pitch²/12.
-        derivatives: whether the derivatives are wanted.
+        derivatives: whether to return the derivatives, too.
         oversampling: samples per pixel along each axis.
     """
     width_variance = pitch**2 / 12
@@ -201,7 +210,14 @@ def blurred_mask(
 def sample_grid(
     row: Tensor, column: Tensor, size: tuple[int, ...], margin: int = EDGE_PIXELS
 ) -> Tensor:
-    """Return pixels of a mask as coordinates of its `fine_mask`, −1 to 1, for `grid_sample`."""
+    """Convert pixels of a mask into coordinates −1 to 1 of its `fine_mask`, for `grid_sample`.
+
+    Args:
+        row: rows of the mask, pixels.
+        column: columns of the mask, pixels, shaped like the rows.
+        size: height and width of the mask, pixels.
+        margin: width of the margin around the mask, pixels.
+    """
     height, width = (length - 1 + 2 * margin for length in size)
     positions = torch.stack(
         ((column + margin) * 2 / width - 1, (row + margin) * 2 / height - 1), -1
@@ -212,15 +228,15 @@ def sample_grid(
 def _gaussian_blur(image: Tensor, variance: float, dim: int) -> Tensor:
     """Return an image convolved with the discrete Gaussian along one dimension.
 
-    Its weights are e⁻ᵗ I_k(t): the variance is exactly t, samples², however small. They are the
-    inverse Fourier transform of exp(t (cos ω − 1)). The derivative by t is half the second
-    difference.
+    The weights of this Gaussian are e⁻ᵗ I_k(t), with Bessel functions I. Its variance is exactly t
+    samples², also for small t. The weights are computed as the inverse Fourier transform of
+    exp(t (cos ω − 1)). The derivative of the image by t is half its second difference.
     """
     # Below this variance the blur is smaller than what single precision resolves.
     if variance < 1e-6:
         return image
     radius, length = math.ceil(1 + 4 * variance**0.5 + variance / 3), image.shape[dim]
-    # With so many samples less than 1e-16 of the weights lies beyond the period of the transform.
+    # The transform is periodic. With this period less than 1e-16 of the weights lies outside of it.
     samples = 4 * radius + 64
     response = np.exp(variance * (np.cos(2 * math.pi / samples * np.arange(samples // 2 + 1)) - 1))
     kernel = np.fft.irfft(response, samples)[: radius + 1].tolist()
@@ -242,7 +258,7 @@ def moved_mask(
 ) -> Tensor:
     """Return the mask of a camera, displaced and blurred as in the middle of the dispersion.
 
-    It is not blurred by the width of the light: the bands of the camera have that width.
+    The width of the light does not blur this mask, because the bands of the camera have that width.
 
     Returns:
         Transmission, shaped like the camera's mask.

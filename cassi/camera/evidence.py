@@ -1,7 +1,7 @@
 r"""Log evidence of a frame under a camera, by small windows of the detector.
 
-In a window of N pixels, band c of the scene is x_c(p) = a·b_c(p), a Gaussian process over bands and
-pixels with the covariance
+In a window of N pixels, band c of the scene is x_c(p) = a·b_c(p). Here b is a Gaussian process over
+bands and pixels with the covariance
 
     ⟨b_c(p) b_d(q)⟩ = K_cd [(1 − r) + r·exp(−|p − q|/ℓ)]
 
@@ -14,8 +14,8 @@ a of each window is the likeliest one, a² = yᵀ S⁻¹ y / N:
 
 The second moment K of the spectra starts as that of ordinary scenes, K₀. Illuminant, sensor and
 scene differ. So K is estimated from the frame under each camera, by expectation maximisation with
-an inverse Wishart prior. The prior weighs K₀ like `PRIOR_WINDOWS` windows. So two cameras are
-compared each with the spectra that fit it best. Spectra that no scene has cost evidence.
+an inverse Wishart prior. The prior gives K₀ the weight of `PRIOR_WINDOWS` windows. So each camera
+is judged with the spectra that fit it best. Spectra unlike those of scenes lower its evidence.
 
 Source: O'Hagan and Kingman, "Curve fitting and optimal design for prediction", Journal of the Royal
 Statistical Society B 40 (1978), for Gaussian processes; Dempster, Laird and Rubin, "Maximum
@@ -41,26 +41,32 @@ from cassi.systems.coded import CodedSystem
 MOMENT = Path(__file__).with_name("moment.json")
 """Second moment of spectra. scripts/data/spectra.py computes it from CAVE's training scenes."""
 WINDOW_SHAPE = (8, 32)
-"""Pixels across and along the dispersion. Shorter windows separate spectra from the mask worse."""
+"""Size of a window, pixels across and along the dispersion. In a shorter window it is harder to
+tell spectra from the mask."""
 MIN_WINDOWS = 8
 """Fewest windows of a fit: the scatter of fewer windows gives no standard errors."""
 MAX_WINDOWS = 24
-"""Windows that a frame is judged by: time rises with their number, and standard errors fall."""
+"""Largest number of windows by which a frame is judged. More windows take more time and give
+smaller standard errors."""
 ROUGHNESS, CORRELATION_PIXELS = 0.15, 30.0
-"""Share r of the variance within a window, and its correlation length ℓ, pixels."""
+"""Share r of the variance within a window, and its correlation length ℓ, pixels. A larger r or a
+smaller ℓ allows scenes that change more within a window."""
 PRIOR_WINDOWS = 30.0
-"""Weight of K₀, as a number of windows."""
+"""Weight of K₀, as a number of windows. A larger weight keeps the spectra nearer to K₀."""
 EM_STEPS = 3
-"""Steps of expectation maximisation."""
+"""Steps of expectation maximisation. More steps fit the spectra better and take more time."""
 LINE_FRACTION = 0.05
 """Share of K₀ in which bands are independent: light in spectral lines."""
-STRAY_LEVEL, TEXTURE_VARIANCE, NOISE_LEVEL = 0.03, 1 / 300, 0.005
-"""Stray light, relative to the light of a window; variance of texture, relative to that of a
-window; noise, relative to the root mean square of the frame."""
-# Columns of B for products of a spectral and a spatial component. Time rises with their square.
-# Weaker products count in the diagonal D.
+STRAY_LEVEL = 0.03
+"""Standard deviation of stray light, relative to the light of a window."""
+TEXTURE_VARIANCE = 1 / 300
+"""Variance of texture that changes from pixel to pixel, relative to the variance of a window."""
+NOISE_LEVEL = 0.005
+"""Standard deviation of the noise, relative to the root mean square of the frame."""
+# Largest number of columns of B that are products of a spectral and a spatial component. Time rises
+# with the square of this number. Weaker products count in the diagonal D.
 _MAX_PRODUCTS = 24
-# Least energy of a window, relative to the median. Darker windows are mostly noise.
+# Least energy of a window, relative to the median of all windows. Darker windows are mostly noise.
 _MIN_ENERGY = 0.05
 
 
@@ -107,10 +113,10 @@ class LogEvidence(NamedTuple):
         return float(self.windows.sum()) + self.prior
 
     def margin_over(self, reference: LogEvidence) -> tuple[float, float]:
-        """Return by how many nats this is more, and by how many standard errors.
+        """Return this log evidence minus that of a reference, in nats and in standard errors.
 
-        The standard error is that of a sum of differences of windows. It includes errors of the
-        model: where few windows make the difference, it is not significant.
+        The standard error follows from the scatter of the differences over the windows. So it
+        includes errors of the model, and a difference that few windows make is not significant.
         """
         differences = self.windows - reference.windows
         total = float(differences.sum()) + self.prior - reference.prior
@@ -124,13 +130,16 @@ class LogEvidence(NamedTuple):
 @lru_cache(maxsize=16)
 def ordinary_spectra(wavelengths: tuple[float, ...]) -> Tensor:
     """Return F with F Fᵀ = `ordinary_moment`, the strongest column first, `(C, C)` float64."""
-    return strongest(ordinary_moment(wavelengths))
+    return factorize(ordinary_moment(wavelengths))
 
 
 def ordinary_moment(wavelengths: Sequence[float]) -> Tensor:
     """Return the second moment of ordinary spectra of root mean square 1, `(C, C)` float64.
 
-    Beyond the wavelengths of the statistics spectra are constant.
+    Outside of the wavelengths of the statistics, spectra are taken as constant.
+
+    Args:
+        wavelengths: nm, one per band.
     """
     values = json.loads(MOMENT.read_text())
     wavelengths_of_factor, factor = values["wavelengths"], np.asarray(values["factor"])
@@ -140,7 +149,7 @@ def ordinary_moment(wavelengths: Sequence[float]) -> Tensor:
 
 
 def spectra_moment(wavelengths: Sequence[float]) -> Tensor:
-    """Return K₀: the second moment of ordinary spectra, mixed with that of light in lines."""
+    """Return K₀ `(C, C)`: the second moment of ordinary spectra, with a share of spectral lines."""
     moment = ordinary_moment(wavelengths)
     lines = torch.eye(len(moment), dtype=moment.dtype)
     return ((1 - LINE_FRACTION) * moment + LINE_FRACTION * lines).contiguous()
@@ -149,15 +158,28 @@ def spectra_moment(wavelengths: Sequence[float]) -> Tensor:
 class Windows:
     """Windows of frames, as small float64 matrices on the CPU.
 
-    The choice of the windows does not depend on the bands of the camera, so cameras can be
-    compared by them.
+    The choice of the windows does not depend on the bands of the camera. So cameras can be compared
+    by the same windows.
 
     Args:
         y: frames `(B, K, H', W')`.
         system: a camera for the direction of the dispersion.
         good_pixels: pixels that count, shaped like one frame or all; None: all.
-        count: most windows to take.
-        select: tells which windows may be taken, given their corners `(W, 2)` and their shape.
+        count: largest number of windows.
+        select: tells which windows may be used, from their corners `(W, 2)` and their shape.
+
+    Attributes:
+        shape: rows and columns of a window.
+        y: pixels of each window, `(W, N)`; bad pixels are 0.
+        good_pixels: bool, `(W, N)`.
+        sample: index of the sample of each window, `(W,)`.
+        shot: index of the shot of each window, `(W,)`.
+        corner: first row and first column of each window, `(W, 2)`.
+        power: mean square of all windows with light.
+        row_offsets: rows of the pixels within a window, `(N,)`.
+        column_offsets: columns of the pixels within a window, `(N,)`.
+        roughness_shares: variance of each spatial component, `(N,)`, the largest first.
+        roughness_maps: spatial components, `(N, N)`, one per column.
 
     Raises:
         ValueError: no window is lit, or `select` leaves fewer than `MIN_WINDOWS`.
@@ -193,7 +215,7 @@ class Windows:
             if len(positions) < MIN_WINDOWS:
                 raise ValueError(
                     f"calibration: expected at least {MIN_WINDOWS} lit windows of {rows}×{columns} "
-                    "pixels that all light reaches through the mask, "
+                    "pixels whose light all comes through the mask, "
                     f"got {len(positions)}; take a larger or brighter frame"
                 )
         indices = _spread_indices(len(positions), count)
@@ -206,7 +228,7 @@ class Windows:
         self.row_offsets, self.column_offsets = (
             coordinate.flatten() for coordinate in _pixel_grid(rows, columns)
         )
-        self.roughness_shares, self.roughness_maps = _roughness(rows, columns)
+        self.roughness_shares, self.roughness_maps = _decompose_roughness(rows, columns)
 
     def products(self, factor: Tensor, count: int) -> Products:
         """Return the strongest products of a spatial component and a column of a factor."""
@@ -234,11 +256,11 @@ class Windows:
         """Return the Gaussian of each window.
 
         Args:
-            spectral: spectral components of its pixels, `(W, N, R)`.
+            spectral: spectral components of the pixels of each window, `(W, N, R)`.
             products: products that are columns of B.
             roughness: share r of the variance within each window, `(W,)`.
-            noise: variance of its noise over the nominal one, `(W,)`.
-            white_variance: further variance, without correlation, `(W, N)`.
+            noise: variance of the noise of each window, relative to the nominal one, `(W,)`.
+            white_variance: additional variance without correlation between pixels, `(W, N)`.
         """
         # A window without light has level 0. The floors below keep its matrices regular.
         power = spectral.square()
@@ -270,8 +292,8 @@ class Windows:
 class Products(NamedTuple):
     """Products of a spatial and a spectral component that are columns of B."""
 
-    spatial: Tensor
-    spectral: Tensor
+    spatial: Tensor  # index of the spatial component of each product
+    spectral: Tensor  # index of the spectral component of each product
     remaining_shares: Tensor  # (N, R), share of the variance that is in no column
 
 
@@ -281,11 +303,14 @@ class Gaussian(NamedTuple):
     columns: Tensor  # B, (W, N, ·)
     residual_variance: Tensor  # D, (W, N)
     level: Tensor  # (W,), mean variance
-    noise: Tensor  # (W,), share of it
-    good_pixels: Tensor
+    noise: Tensor  # (W,), variance of the noise, relative to the level
+    good_pixels: Tensor  # (W, N)
 
     def solve(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return the factor of I + BᵀD⁻¹B, a² `(W, Q)`, BᵀS⁻¹y, S⁻¹y and D⁻¹B."""
+        """Return the Cholesky factor of I + BᵀD⁻¹B, a² `(W, Q)`, BᵀS⁻¹y, S⁻¹y and D⁻¹B.
+
+        y has Q frames of each window, `(W, N, Q)`.
+        """
         weighted_columns = self.columns / self.residual_variance[..., None]
         # By Woodbury's identity only matrices of the size of B's columns are factorized.
         inner_products = weighted_columns.mT @ self.columns
@@ -306,7 +331,7 @@ class Gaussian(NamedTuple):
         return (self.columns @ amplitudes.double() + noise) * self.good_pixels[..., None]
 
     def nats(self, chol: Tensor, amplitude: Tensor) -> Tensor:
-        """Return the log evidence −N/2·log a² − ½·log det S of each window, of column 0 of a²."""
+        """Return the log evidence −N/2·log a² − ½·log det S of each window, for the first frame."""
         logs = torch.where(self.good_pixels, self.residual_variance.log(), 0).sum(1) / 2
         logs = logs + chol.diagonal(dim1=1, dim2=2).log().sum(1)
         return -self.good_pixels.sum(1) / 2 * amplitude[:, 0].log() - logs
@@ -319,7 +344,7 @@ def _pixel_grid(rows: int, columns: int) -> tuple[Tensor, Tensor]:
 
 
 @cache
-def _roughness(rows: int, columns: int) -> tuple[Tensor, Tensor]:
+def _decompose_roughness(rows: int, columns: int) -> tuple[Tensor, Tensor]:
     """Return the principal components of the roughness exp(−|p − q|/ℓ) in a window.
 
     Returns:
@@ -337,7 +362,14 @@ def _roughness(rows: int, columns: int) -> tuple[Tensor, Tensor]:
 
 
 class Evidence(Windows):
-    """Windows of a frame and a function of cameras: the log evidence of the frame under each.
+    """Log evidence of a frame, as a function of the camera.
+
+    Args:
+        y: frames `(B, K, H', W')`.
+        system: a camera for the direction of the dispersion and the number of bands.
+        good_pixels: pixels that count, shaped like one frame or all; None: all.
+        wavelengths: nm, one per band; None: even from 450 to 650 nm.
+        count: largest number of windows.
 
     Raises:
         ValueError: no window is lit.
@@ -379,12 +411,14 @@ class Evidence(Windows):
 
     @torch.no_grad()
     def __call__(self, optics: Optics, em_steps: int = EM_STEPS) -> LogEvidence:
-        """Return the log evidence of a camera.
+        """Return the log evidence of the frame under a camera.
 
-        With 0 steps of expectation maximisation the spectra are those of ordinary scenes.
+        Args:
+            optics: masks and offsets of the camera.
+            em_steps: steps of expectation maximisation; 0: the spectra of ordinary scenes.
         """
         codes = self.codes(optics).double()
-        ordinary_factor = strongest(self.moment)
+        ordinary_factor = factorize(self.moment)
         factor, illuminant = ordinary_factor, torch.ones_like(ordinary_factor[:, :1])
         for _ in range(em_steps):
             factor, illuminant = self._update_spectra(codes, factor, ordinary_factor)
@@ -392,12 +426,13 @@ class Evidence(Windows):
         return LogEvidence(windows, _log_prior(factor @ factor.mT, illuminant * ordinary_factor))
 
     def _evaluate(self, codes: Tensor, factor: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return nats, a², the factor of I + BᵀD⁻¹B and the mean of the components."""
+        """Return nats, a², the Cholesky factor of I + BᵀD⁻¹B and the mean of the components."""
         spectral = codes.mT @ factor  # (W, N, C)
         roughness = self.y.new_full((len(self.y),), ROUGHNESS)
         gaussian = self.gaussian(spectral, self.products(factor, _MAX_PRODUCTS), roughness, 1.0)
         chol, amplitude, mean, *_ = gaussian.solve(self.y[..., None])
-        # No light of this camera reaches such a window: it says nothing for or against the camera.
+        # No light of this camera reaches a dark window. So this window does not count for the
+        # camera or against it.
         is_dark = gaussian.level <= 1e-9 * gaussian.level.amax()
         nats = torch.where(is_dark, 0.0, gaussian.nats(chol, amplitude))
         return nats, amplitude[:, 0], chol, mean[..., 0]
@@ -422,22 +457,22 @@ class Evidence(Windows):
         prior_factor = illuminant * ordinary_factor
         weights = PRIOR_WINDOWS + len(codes)
         moment = (PRIOR_WINDOWS * prior_factor @ prior_factor.mT + scatter) / weights
-        return strongest(moment), illuminant
+        return factorize(moment), illuminant
 
 
 def _spread_indices(total: int, count: int) -> Tensor:
     """Return `count` of the numbers 0 to `total` − 1, spread evenly."""
     if total <= count:
         return torch.arange(total)
-    # Steps of equal length would take every window from one column of the frame where they are a
-    # multiple of the windows in a row. The golden ratio shifts each step by another fraction.
+    # If steps of equal length are a multiple of the windows in a row, they take all windows from
+    # one column of the frame. The golden ratio adds another fraction to each step.
     gap = total / count
     golden = (torch.arange(count) * 0.618034) % 1
     return ((torch.arange(count) + golden) * gap).long().clamp_max(total - 1)
 
 
-def strongest(moment: Tensor) -> Tensor:
-    """Return F with F Fᵀ = K, the strongest column first."""
+def factorize(moment: Tensor) -> Tensor:
+    """Return F with F Fᵀ = K, the strongest column first, both `(C, C)`."""
     values, vectors = torch.linalg.eigh(moment)
     return vectors.flip(1) * values.flip(0).clamp_min(0).sqrt()
 

@@ -1,4 +1,4 @@
-"""Choose the spectral grid of a frame: how far its light reaches, by the log evidence."""
+"""Choose the ends of the spectral grid of a frame by its log evidence."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from cassi.systems.base import System
 from cassi.systems.grid import SpectralGrid, has_grid
 
 MARGINS_PIXELS = (0, 1, 2, 4, 6)
-"""Widths of light beyond the outermost bands that are compared, pixels."""
+"""Margins that are compared: widths of the light beyond the outermost bands, pixels."""
 PITCH_PIXELS = 1.0
-"""Pixels from band to band of a grid. In the mean of 38 cameras of two generators `auto` loses
+"""Pixels from band to band of a grid. Averaged over 38 cameras of two generators, `auto` loses
 0.5 dB with 1.3 pixels, and 0.2 dB with 0.75 (docs/development/experiments/dispersion.md)."""
 
 
@@ -25,12 +25,16 @@ PITCH_PIXELS = 1.0
 def find_grid(y: Tensor, system: System) -> SpectralGrid | None:
     """Return the spectral grid on which the cube of a measurement is computed.
 
-    It reaches from the first to the last band, and beyond them by the margin under which the frame
-    is most probable. Whether there is light depends on lamp, filters and errors of the outermost
-    wavelengths.
+    The grid reaches from the first to the last band, and beyond both by a margin. Lamp, filters and
+    errors of the outermost wavelengths decide how far the light reaches. So the margin is the one
+    under which the frame is most probable.
+
+    Args:
+        y: measurement `(B, K, H', W')`.
+        system: the camera.
 
     Returns:
-        The grid; None where the camera needs none, see `has_grid`.
+        The grid; None if the camera needs no grid, see `has_grid`.
     """
     if not has_grid(system):
         return None
@@ -42,7 +46,7 @@ def find_grid(y: Tensor, system: System) -> SpectralGrid | None:
     try:
         evidence = Evidence(y, camera, system.good_pixels)
     except ValueError:
-        # No window is lit: nothing in the frame asks for a wider grid.
+        # No window is lit, so the frame gives no reason for a wider grid.
         return grids[0]
     mask = camera.mask.detach()
     optics = Optics(camera.turn(mask[0] if mask.ndim == 5 else mask).float().cpu(), torch.zeros(0))
@@ -50,6 +54,6 @@ def find_grid(y: Tensor, system: System) -> SpectralGrid | None:
 
 
 def _log_evidence(evidence: Evidence, optics: Optics, offsets: Sequence[float]) -> float:
-    # The wavelengths of the offsets are unknown. Those of visible light at even distances do.
+    # The wavelengths of the offsets are unknown. Evenly spaced visible wavelengths replace them.
     evidence.moment = spectra_moment(np.linspace(450, 650, len(offsets)).tolist())
     return evidence(replace(optics, offsets=torch.tensor(offsets, dtype=torch.float64))).total

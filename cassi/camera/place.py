@@ -1,9 +1,9 @@
 r"""Fit the place of a mask on the detector and the light along the dispersion to any snapshot.
 
-Place, blur and light maximise the log evidence of all windows, see `cassi.camera.window_model`. One
-step of Fisher scoring solves for all parameters at once. The Fisher information is the mean of
-outer products of the gradients of frames that are drawn from the model. Parameters that are not
-identifiable stay at the means of their priors.
+The fit maximises the log evidence of all windows over place, blur and light, see
+`cassi.camera.window_model`. One step of Fisher scoring changes all parameters at once. The Fisher
+information is the mean outer product of the gradients of frames that are drawn from the model.
+Parameters that are not identifiable stay at the means of their priors.
 
 Source: Longford, "A fast scoring algorithm for maximum likelihood estimation in unbalanced mixed
 models with nested random effects", Biometrika 74 (1987), for scoring; White, "Maximum likelihood
@@ -26,9 +26,9 @@ from cassi.camera.window_model import WALK_PRIOR_STEPS, WALK_STEP, State, Window
 COARSE_PARAMETERS = ("across", "rotation", "magnification", "stretch", "shear")
 """Parameters of the first, coarse fit."""
 MIN_RATIO = 2.0
-"""Standard errors by which a value must differ from the mean of its prior to be significant."""
+"""Standard errors by which a significant value differs at least from the mean of its prior."""
 CLIMB_PIXELS = (0.16, 0.08, 0.04, 0.02)
-"""Lengths of steps along single parameters, pixels."""
+"""Lengths of the steps of `PlaceFit.climb`, pixels."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class MaskPlacement:
     Attributes:
         values: values of `PARAMETERS` and of `BLURS`, by key.
         errors: standard errors of the values that were fitted, by key.
-        significant: all values, but those that do not differ significantly from the mean of their
-            prior are that mean, and the others are the likeliest ones beside them. No mask is
-            interpolated, and no band moved, for a value that is not significant.
+        significant: all values, by key. A value that does not differ significantly from the mean of
+            its prior is replaced by that mean. The other values are then the likeliest ones. So no
+            mask is interpolated and no band is moved for a value that is not significant.
         offsets: offsets o of the light, pixels `(P,)`, float64.
         light: power λ(o)² of the light at the offsets, `(P,)`, mean 1.
         nats: log evidence of the windows of the fit, `(W,)`.
@@ -55,25 +55,26 @@ class MaskPlacement:
 
     @property
     def windows(self) -> int:
-        """Number of the windows of the fit."""
+        """Number of windows of the fit."""
         return len(self.nats)
 
 
 class PlaceFit(WindowModel):
-    """A `WindowModel` whose evidence is maximised, with standard errors."""
+    """Maximises the evidence of a `WindowModel`, and estimates standard errors."""
 
     @torch.no_grad()
     def run(self, state: State, keys: Sequence[str], steps: int, min_gain: float = 1.0) -> State:
-        """Take steps of Fisher scoring, damped where one does not raise the evidence.
+        """Take steps of Fisher scoring, each damped until it raises the evidence.
 
         Args:
             state: the state to begin with.
-            keys: parameters to fit beside the light.
-            steps: most steps to take.
-            min_gain: nats; the run ends after a step that gains less.
+            keys: parameters to fit, in addition to the light.
+            steps: largest number of steps.
+            min_gain: least gain of a step, nats. The run ends after a step that gains less.
         """
-        # Levenberg and Marquardt's rule: damping grows by 8 until a step raises the evidence, and
-        # falls by 8 after it. Where a damping of 1e4 gives no gain the state is a maximum.
+        # The rule of Levenberg and Marquardt: damping grows by a factor of 8 until a step raises
+        # the evidence, and falls by a factor of 8 after that step. If even a damping of 1e4 gives
+        # no gain, the state is a maximum.
         damping = 0.03
         for _ in range(steps):
             nats, gradient, drawn_gradients = self.scores(state, keys)
@@ -99,10 +100,10 @@ class PlaceFit(WindowModel):
 
     @torch.no_grad()
     def climb(self, state: State, keys: Sequence[str]) -> State:
-        """Raise the evidence by steps along one parameter, or two together, after the other."""
-        # Where fractions of a pixel are interpolated linearly, the evidence has a cusp wherever a
-        # band lies on whole pixels. Fisher scoring stops there, because its gradient is that of one
-        # side. Fixed steps get across.
+        """Raise the evidence by fixed steps along single parameters, and along pairs of them."""
+        # With linear interpolation the evidence has a cusp wherever a band lies on whole pixels.
+        # Fisher scoring stops at a cusp, because it sees the gradient of one side only. Fixed steps
+        # cross the cusp.
         directions = [{key: 1.0} for key in keys]
         directions += [{a: 1.0, b: sign} for a, b in combinations(keys, 2) for sign in (1.0, -1.0)]
         best = float(self.nats(state).sum())
@@ -119,8 +120,9 @@ class PlaceFit(WindowModel):
         return state
 
     def _step(self, state: State, keys: Sequence[str], step: Tensor) -> State:
-        # A step is limited to one unit of a parameter and to a factor e of the light. The curvature
-        # of drawn frames is a good one only near the state.
+        # The estimated curvature is valid only near the state. So a step changes a parameter by one
+        # unit at most, and λ by a factor of e. Light of λ = e⁻⁶ = 0.25 % is as good as dark, so
+        # log λ stays within ±6.
         values = dict(state.values)
         for key, change in zip(keys, step[: len(keys)].tolist(), strict=True):
             values[key] += min(max(change, -1.0), 1.0)
@@ -133,15 +135,14 @@ class PlaceFit(WindowModel):
     def with_trust(self, state: State, keys: Sequence[str]) -> State:
         """Return the state with the trust that follows from the scatter of its windows.
 
-        It is the ratio of the expected scatter of the gradients to the scatter that they have: the
-        magnitude adjustment of a composite likelihood, Pauli, Racugno and Ventura, Statistica
+        Trust is the expected variance of the gradients over their actual variance, at most 1. It is
+        the magnitude adjustment of a composite likelihood of Pauli, Racugno and Ventura, Statistica
         Sinica 21 (2011).
         """
-        # With a trust of 1 the gradients scatter by 5 to 100 times the expected variance, and the
-        # corners of a mask are 1.4 pixels off in place of 0.5
-        # (docs/development/experiments/evidence.md).
+        # The gradients have 5 to 100 times the expected variance. With a trust of 1 the corners of
+        # a mask are 1.4 pixels off in place of 0.5 (docs/development/experiments/evidence.md).
         _, gradient, drawn_gradients = self.scores(state, keys)
-        return replace(state, trust=_trust(gradient, drawn_gradients, len(keys)))
+        return replace(state, trust=_estimate_trust(gradient, drawn_gradients, len(keys)))
 
     @torch.no_grad()
     def place(
@@ -149,9 +150,14 @@ class PlaceFit(WindowModel):
     ) -> MaskPlacement:
         """Return the placement of a state, with standard errors.
 
-        The covariance is that of a model that may be wrong (White 1982): H⁻¹ (J + P) H⁻¹. H is the
-        Fisher information with the prior, J the sum of outer products of the windows' gradients,
-        and P the inverse variances of the prior.
+        The covariance H⁻¹ (J + P) H⁻¹ holds for a model that may be wrong, too (White 1982). H is
+        the Fisher information with the prior. J is the sum of outer products of the windows'
+        gradients. P has the inverse variances of the prior.
+
+        Args:
+            state: a fitted state.
+            keys: parameters that were fitted; none: all.
+            min_ratio: standard errors from which on a value is significant.
         """
         keys = tuple(keys) or self.keys
         nats, gradient, drawn_gradients = self.scores(state, keys)
@@ -165,7 +171,7 @@ class PlaceFit(WindowModel):
         return MaskPlacement(
             dict(state.values),
             {key: min(error, priors[key][1]) for key, error in zip(keys, errors, strict=True)},
-            self._significant(
+            self._reset_insignificant(
                 state.values, priors, covariance[: len(keys), : len(keys)], min_ratio
             ),
             self.offsets,
@@ -173,35 +179,34 @@ class PlaceFit(WindowModel):
             nats,
         )
 
-    def _significant(
+    def _reset_insignificant(
         self,
         values: dict[str, float],
         priors: dict[str, tuple[float, float]],
         covariance: Tensor,
         min_ratio: float,
     ) -> dict[str, float]:
-        """Return all values, with those that are not significant at the mean of their prior.
+        """Return all values, with insignificant ones reset to the mean of their prior.
 
-        `min_ratio` counts standard errors. The least significant value is set to the mean of its
-        prior, and the others move as their covariance with it says. This is repeated until all
-        values left are significant.
+        The least significant value is reset first. The other values move according to their
+        covariance with it. This is repeated until all remaining values are significant.
         """
-        # All values together cost 2.5 dB at worst. To keep every value above one standard error
-        # gave bows of 0.1 pixels in right cameras. To remove the least significant one first
-        # lowered the held-out error of a TSA capture from 0.0340 to 0.0292
-        # (docs/development/experiments/evidence.md).
+        # Measured in docs/development/experiments/evidence.md: if no value is reset, a cube loses
+        # up to 2.5 dB. If all values above one standard error are kept, masks of right cameras are
+        # bent by 0.1 pixels. Resetting the least significant value first lowered the held-out error
+        # of a TSA capture from 0.0340 to 0.0292.
         keys = list(priors)
         deviations = torch.tensor([values[key] - priors[key][0] for key in keys]).double()
         while keys:
             errors = covariance.diagonal().sqrt()
-            # Where the frame has less information than the prior, a value is not significant,
-            # whatever it is. Two equal sources of information leave the prior's deviation over √2.
+            # If the frame has less information than the prior, a value is not significant, however
+            # large it is. With equal information of both, the error is the prior's deviation / √2.
             is_weak = errors > torch.tensor([priors[key][1] for key in keys]) / 2**0.5
             ratio = torch.where(is_weak, 0.0, deviations.abs() / errors)
-            # A sensor blurs every mask, so that in its frames the blur is kept as it is.
-            is_fixed = torch.tensor([key in BLURS and not self.has_lines for key in keys])
-            weakest = int(torch.where(is_fixed, math.inf, ratio).argmin())
-            if is_fixed[weakest] or ratio[weakest] > min_ratio:
+            # A sensor blurs every mask, so the blur is never reset in broadband light.
+            is_kept = torch.tensor([key in BLURS and not self.has_lines for key in keys])
+            weakest = int(torch.where(is_kept, math.inf, ratio).argmin())
+            if is_kept[weakest] or ratio[weakest] > min_ratio:
                 break
             column = covariance[:, weakest] / covariance[weakest, weakest]
             is_other = torch.arange(len(keys)) != weakest
@@ -218,20 +223,24 @@ class PlaceFit(WindowModel):
 
 
 def information(drawn_gradients: Tensor) -> Tensor:
-    """Return the Fisher information from gradients of drawn frames, `(W, Q, T)`."""
+    """Return the Fisher information `(T, T)`.
+
+    Args:
+        drawn_gradients: gradients of W windows by T parameters, for Q drawn frames, `(W, Q, T)`.
+    """
     flat = drawn_gradients.flatten(0, 1)
     flat = flat - flat.mean(0)
     return flat.mT @ flat / drawn_gradients.shape[1]
 
 
-def _trust(gradient: Tensor, drawn_gradients: Tensor, count: int) -> float:
-    """Return the expected over the actual scatter of the first `count` gradients, at most 1."""
+def _estimate_trust(gradient: Tensor, drawn_gradients: Tensor, count: int) -> float:
+    """Return the expected over the actual variance of the first `count` gradients, at most 1."""
     expected = information(drawn_gradients).diagonal()[:count]
-    is_expected = expected > 0
-    if len(gradient) < 2 or not is_expected.any():
+    is_positive = expected > 0
+    if len(gradient) < 2 or not is_positive.any():
         return 1.0
-    scatter = gradient[:, :count].var(0) * len(gradient)
-    return min(1.0, 1 / max(float((scatter[is_expected] / expected[is_expected]).mean()), 1e-9))
+    actual = gradient[:, :count].var(0) * len(gradient)
+    return min(1.0, 1 / max(float((actual[is_positive] / expected[is_positive]).mean()), 1e-9))
 
 
 def _with_likeliest_walk(state: State) -> State:

@@ -1,4 +1,4 @@
-"""Estimate the place of a mask, the light and the bands of a camera from frames of any scenes."""
+"""Estimate the place of a mask, the light and the band offsets of a camera from any frames."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,29 +21,34 @@ from cassi.camera.window_model import (
 from cassi.systems import SDCassi, System
 
 COARSE_STEPS, STEPS, FINAL_STEPS = 8, 5, 6
-"""Steps of Fisher scoring: of few parameters; of all; and of all with the estimated trust."""
+"""Largest number of steps of Fisher scoring: of few parameters; of all parameters; of all
+parameters with the estimated trust."""
 HALF_PIXEL_PITCH, LIGHT_STEPS = 0.5, 8
-"""Pixels between offsets in the fit that finds lines and ends of the light, and its steps."""
+"""Pixels between offsets in the fit of the light, and its largest number of steps."""
 MAX_OFFSETS = 100
-"""Most offsets of the light, roughly: time and memory rise with their square."""
+"""Largest number of offsets of the light, roughly. Time and memory rise with its square."""
 MAX_LINE_WINDOWS = 128
 """Windows of a fit to sums of bands. Simulated frames fit the model, so more windows still help."""
-TRIAL_PIXELS, MAX_STARTS = (-0.6, 0.0, 0.6), 3
-"""Values of step and curve that are searched, pixels at the outermost bands; places to fit."""
+TRIAL_PIXELS = (-0.6, 0.0, 0.6)
+"""Trial values of step and curve, pixels at the outermost bands."""
+MAX_STARTS = 3
+"""Number of states of a search that are fitted, the likeliest first."""
 SHARED_SHIFTS = (-0.5, -0.25, 0.25, 0.5)
 """Trial shifts of the bands along the dispersion, pixels. The mask moves back by as much."""
 ALIGNMENT_KEYS = ("across", "along", "rotation", "magnification", "blur")
 """Parameters of an alignment: they move the mask and leave the bands on their pixels."""
-MIN_ALIGNMENT_RATIO, MIN_ALIGNMENT_WINDOWS = 3.0, 16
-"""Standard errors by which an alignment must differ from the nominal one, as for the camera check,
-and fewest windows. The scatter of fewer windows has a relative error above a fifth, and so has the
-standard error that follows from it."""
+MIN_ALIGNMENT_RATIO = 3.0
+"""Standard errors by which a significant alignment differs at least from the nominal one. The
+camera check has the same limit."""
+MIN_ALIGNMENT_WINDOWS = 16
+"""Fewest windows of an alignment. With fewer windows the standard errors themselves have a relative
+error of about a fifth or more."""
 SHARP_VARIANCE = 0.05
-"""Variance of the blur of a sharp mask, pixels². Fits that start sharp can separate fractions of a
-pixel of the mask from those of the bands."""
+"""Variance of the blur of a sharp mask, pixels². A fit that starts with a sharp mask can tell a
+fraction of a pixel of the mask from a fraction of a pixel of the bands."""
 MIN_SHARED_GAIN = 2.0
-"""Nats that a shift shared by mask and bands must gain: those of a value of two standard errors."""
-# Windows of the coarse search. It asks for the evidence at many places.
+"""Nats that a shift shared by mask and bands must gain. A value of two standard errors gains 2."""
+# Windows of the coarse search: few, because it evaluates the evidence at many places.
 _COARSE_WINDOWS = 24
 
 
@@ -67,7 +72,7 @@ def place_mask(
         y: frames `(B, K, H', W')`.
         system: the nominal camera, see `can_be_placed`.
         good_pixels: pixels that count, shaped like y; None: all.
-        wavelengths: nm, one per band.
+        wavelengths: nm, one per band; None: even from 450 to 650 nm.
         count: windows of the fit.
 
     Raises:
@@ -88,7 +93,17 @@ def find_light(
     good_pixels: Tensor | None = None,
     wavelengths: Sequence[float] | None = None,
 ) -> MaskPlacement:
-    """Estimate the place of the mask, and the light along the dispersion at half pixels."""
+    """Estimate the place of the mask, and the light along the dispersion at every half pixel.
+
+    Args:
+        y: frames `(B, K, H', W')`.
+        system: the nominal camera, see `can_be_placed`.
+        good_pixels: pixels that count, shaped like y; None: all.
+        wavelengths: nm, one per band; None: even from 450 to 650 nm.
+
+    Raises:
+        ValueError: too few windows are lit.
+    """
     place = place_mask(y, system, good_pixels, wavelengths)
     span = max(system.offsets) - min(system.offsets)
     pitch = max(HALF_PIXEL_PITCH, span / (2 * MAX_OFFSETS))
@@ -107,7 +122,7 @@ def find_lines(
 ) -> MaskPlacement | None:
     """Estimate the bands of a frame whose light may come in one line per band.
 
-    Sums of frames of a monochromator have such light, and simulations. Lamps do not.
+    Simulations and sums of monochromator frames have such light. Lamps do not.
 
     Args:
         y: frames `(B, K, H', W')`.
@@ -117,7 +132,7 @@ def find_lines(
         wavelengths: nm, one per band.
 
     Returns:
-        None where the frame is more probable in broadband light.
+        The placement; None if the frame is more probable in broadband light.
     """
     coarse_fit, fit = (
         PlaceFit(y, system, good_pixels, wavelengths, count, ONE_LINE_PER_BAND)
@@ -142,9 +157,9 @@ def find_lines(
     placement = fit.place(
         fit.run(fit.with_trust(state, all_keys), all_keys, FINAL_STEPS, min_gain=0.1), all_keys
     )
-    # The rival has light at every pixel, see `place_mask`. Against light at every half pixel, which
-    # fits lines better, cameras in lines gain 2.1 dB in place of 3.4
-    # (docs/development/experiments/evidence.md).
+    # `place` has the evidence of broadband light with an offset at every pixel, see `place_mask`.
+    # Light with an offset at every half pixel can imitate lines: compared with that, cameras in
+    # narrow-band light gain 2.1 dB in place of 3.4 (docs/development/experiments/evidence.md).
     return placement if float(placement.nats.sum()) > float(place.nats.sum()) else None
 
 
@@ -158,11 +173,12 @@ def place_bands(
 ) -> MaskPlacement:
     """Estimate the place of mask and bands from sums of bands, as simulations make them.
 
-    1. Shifts, steps and curves are searched by few windows, with a blurred mask. The likeliest are
-       fitted.
-    2. Fractions of a pixel are interpolated as simulations do. Mask and bands blur each by its own
-       fraction, so that both ways to divide a shift are compared.
-    3. The best state is fitted by more windows, with all parameters of the displacement.
+    1. Shifts, steps and curves are searched with few windows and a blurred mask. The likeliest
+       states are fitted.
+    2. Fractions of a pixel are interpolated linearly, as in simulations. Linear interpolation blurs
+       the mask by its fraction and each band by its own. So the fit can tell a shift of the mask
+       from a shift of the bands.
+    3. The best state is fitted with more windows and all parameters of the displacement.
     4. Values that are not significant go back to the means of their priors.
 
     Args:
@@ -170,9 +186,12 @@ def place_bands(
         system: the nominal camera.
         good_pixels: pixels that count, shaped like y; None: all.
         wavelengths: nm, one per band.
-        points: for each sample the place in the spectrum of all its light, in bands; None: light
-            anywhere in the spectrum.
-        radius: of the search for shifts, pixels.
+        points: for each sample, the place of its narrow-band light in the spectrum, in bands; None:
+            light anywhere in the spectrum. Empty: None for all samples.
+        radius: radius of the search for shifts, pixels.
+
+    Raises:
+        ValueError: too few windows are lit.
     """
     search, fit = (
         PlaceFit(y, system, good_pixels, wavelengths, count, SIMULATED_TAPS._replace(points=points))
@@ -182,24 +201,8 @@ def place_bands(
     lines = SIMULATED_LINES._replace(points=points)
     coarse_fit = PlaceFit(y, system, good_pixels, wavelengths, _COARSE_WINDOWS, lines)
     start, best = _search_shifts(coarse_fit, radius, curve_keys)
-    # The evidence has many maxima, so several starts are fitted: the mask has the fraction of a
-    # pixel; the bands have it; the first band stays; the coarse search before its fit; an alignment
-    # of the nominal bands. With shifts by half pixels alone three cameras reach 26.2, 18.6 and 28.9
-    # dB, with all these starts 35.3, 23.7 and 31.2 (docs/development/experiments/evidence.md).
-    keys, band_keys = ((*COARSE_PARAMETERS, key, *curve_keys, "blur") for key in ("along", "bands"))
-    shift = best.values["along"]
-    whole_shift = float(round(shift))
-    first_band_shift = best.values["step"] * (1 if system.offsets[-1] > system.offsets[0] else -1)
-    sharp_start = partial(search.resume, best, blur=SHARP_VARIANCE)
-    alignment = search.fit_noise(search.resume(start, step=0.0, curve=0.0), 3)
-    starts = [
-        (sharp_start(), keys),
-        (sharp_start(along=whole_shift, bands=shift - whole_shift), band_keys),
-        (sharp_start(along=shift - first_band_shift, bands=first_band_shift), keys),
-        (search.resume(start), keys),
-        (search.run(alignment, ALIGNMENT_KEYS, STEPS), keys),
-    ]
-    best, keys = _fit_best(search, starts)
+    direction = 1 if system.offsets[-1] > system.offsets[0] else -1
+    best, keys = _fit_best(search, _list_starts(search, start, best, curve_keys, direction))
     best = search.climb(best, [key for key in keys if key in ALONG_DISPERSION])
     shift_key = "bands" if "bands" in keys else "along"
     all_keys = (*(key for key in fit.keys if key not in ("along", "bands")), shift_key)
@@ -208,8 +211,36 @@ def place_bands(
     return _keep_significant(fit, state, all_keys)
 
 
+def _list_starts(
+    search: PlaceFit, start: State, best: State, curve_keys: tuple[str, ...], direction: int
+) -> list[tuple[State, tuple[str, ...]]]:
+    """Return starts of the fit with linear interpolation, each with its keys.
+
+    `start` is the likeliest state of the search, `best` that of the fits after the search.
+    `direction` is the sign of the step.
+    """
+    # The evidence has many maxima, so five starts are fitted, in the order of the list below:
+    # 1. the mask takes the whole shift; 2. the bands take its fraction of a pixel; 3. the first
+    # band stays in place; 4. the coarse search before its fit; 5. an alignment with nominal bands.
+    # With shifts by half pixels alone, three cameras reach 26.2, 18.6 and 28.9 dB; with all these
+    # starts 35.3, 23.7 and 31.2 dB (docs/development/experiments/evidence.md).
+    keys, band_keys = ((*COARSE_PARAMETERS, key, *curve_keys, "blur") for key in ("along", "bands"))
+    shift = best.values["along"]
+    whole_shift = float(round(shift))
+    first_band_shift = best.values["step"] * direction
+    sharp_start = partial(search.resume, best, blur=SHARP_VARIANCE)
+    alignment = search.fit_noise(search.resume(start, step=0.0, curve=0.0), 3)
+    return [
+        (sharp_start(), keys),
+        (sharp_start(along=whole_shift, bands=shift - whole_shift), band_keys),
+        (sharp_start(along=shift - first_band_shift, bands=first_band_shift), keys),
+        (search.resume(start), keys),
+        (search.run(alignment, ALIGNMENT_KEYS, STEPS), keys),
+    ]
+
+
 def _keep_significant(fit: PlaceFit, state: State, keys: tuple[str, ...]) -> MaskPlacement:
-    """Return the placement with the significant values only, fitted once more."""
+    """Reset insignificant values, fit the significant ones once more, and return the placement."""
     placement = fit.place(state, keys)
     significant_keys = tuple(key for key in keys if placement.significant[key])
     state = replace(state, values=placement.significant)
@@ -220,8 +251,8 @@ def _keep_significant(fit: PlaceFit, state: State, keys: tuple[str, ...]) -> Mas
         state, significant_keys = _share_shift(fit, state, significant_keys)
     errors = dict(placement.errors)
     if significant_keys:
-        # Of a shift that mask and bands share only the sum is identifiable. So its error is that of
-        # one part, with the other part fixed.
+        # If mask and bands share a shift, only the sum of both parts is identifiable. So the error
+        # is computed for one part, with the other part fixed.
         final = fit.place(state, [key for key in significant_keys if key != "bands" or key in keys])
         errors |= final.errors
         placement = replace(
@@ -263,13 +294,19 @@ def find_misalignment(
 ) -> dict[str, float] | None:
     """Return the place of the mask, if it differs significantly from that of the camera.
 
+    Args:
+        y: frames `(B, K, H', W')`.
+        system: the camera, see `can_be_placed`.
+        good_pixels: pixels that count, shaped like y; None: all.
+
     Returns:
-        Values of `PARAMETERS` and `BLURS`, by key; None where no value is significant.
+        Values of `PARAMETERS` and `BLURS`, by key. None if no value is significant, or if fewer
+        than `MIN_ALIGNMENT_WINDOWS` are lit.
 
     Raises:
         ValueError: no window is lit.
     """
-    # The model of lines serves for any light: it places a mask to a pixel in broadband light, too.
+    # The model of light in lines places a mask to a pixel in broadband light, too.
     coarse_fit, fit = (
         PlaceFit(y, system, good_pixels, None, count, SIMULATED_TAPS)
         for count in (_COARSE_WINDOWS, MAX_WINDOWS)
@@ -280,7 +317,7 @@ def find_misalignment(
         coarse_fit, coarse_fit.start(), across=(-1.0, 0.0, 1.0), along=(-1.0, 0.0, 1.0)
     )[0]
     state = _sort_by_evidence(coarse_fit, state, blur=(state.values["blur"], 0.0))[0]
-    # Most masks are right. Where few windows show nothing significant, the rest are not fitted.
+    # Most masks are right. If few windows show nothing significant, more windows are not fitted.
     for stage in (coarse_fit, fit):
         state = stage.fit_noise(
             stage.run(stage.fit_noise(stage.resume(state), 3), ALIGNMENT_KEYS, STEPS)
@@ -299,18 +336,18 @@ def _sort_by_evidence(fit: PlaceFit, state: State, **values: Sequence[float]) ->
         replace(state, values=state.values | dict(zip(values, combination, strict=True)))
         for combination in product(*values.values())
     ]
-    return sorted(states, key=lambda combination: -float(fit.nats(combination).sum()))
+    return sorted(states, key=lambda candidate: -float(fit.nats(candidate).sum()))
 
 
 def _share_shift(
     fit: PlaceFit, state: State, keys: tuple[str, ...]
 ) -> tuple[State, tuple[str, ...]]:
-    """Return the most probable state in which mask and bands share a shift along the dispersion."""
+    """Let mask and bands share a shift along the dispersion, if that raises the evidence enough."""
     shared_keys = tuple(dict.fromkeys((*keys, "along", "bands")))
     nats = float(fit.nats(state).sum())
     candidates = []
-    for bands in SHARED_SHIFTS:
-        values = state.values | {"bands": bands, "along": state.values["along"] - bands}
+    for shift in SHARED_SHIFTS:
+        values = state.values | {"bands": shift, "along": state.values["along"] - shift}
         candidates.append(replace(state, values=values))
     best = max(candidates, key=lambda candidate: float(fit.nats(candidate).sum()))
     best = fit.run(best, shared_keys, STEPS, min_gain=0.1)

@@ -1,18 +1,18 @@
-r"""Log evidence of windows of a frame, given displacement of the mask and light; its gradients.
+r"""Log evidence of a frame's windows, and its gradients by displacement of the mask and light.
 
 In broadband light a frame is an integral along the dispersion,
 
     y(p) = Σ_o m(p − o − d(p, o)) x(p, o)
 
-with the light x(p, o) that is dispersed by o pixels and the displacement d of the mask from its
-file. In broadband light the offsets o are even, about a pixel apart; which wavelength falls at
-which offset is not part of the model. In light with one line per band they are the offsets of the
-bands. A small window of the detector is a Gaussian with
+x(p, o) is the light that is dispersed by o pixels, and d the displacement of the mask from its
+place in the file. In broadband light the offsets o are even, about a pixel apart. The model does
+not contain which wavelength falls at which offset. In light with one line per band the offsets o
+are those of the bands. The pixels of a small window are Gaussian with the covariance
 
     S = [Σ_oo' λ(o) λ(o') K(o, o') m(p − o) m(p' − o')] [(1 − r) + r·exp(−|p − p'|/ℓ)] + noise
 
 K is the second moment of ordinary reflectances. λ(o) is the spectrum of lamp and sensor over the
-offset. Its logarithm is a random walk whose step is estimated.
+offset. log λ is a random walk over the offsets, and the step of this walk is estimated.
 """
 
 from __future__ import annotations
@@ -53,21 +53,28 @@ from cassi.systems import SDCassi
 
 MAX_WINDOWS = 48
 """Windows of a fit. Time rises with their number, and errors fall with its square root."""
-SPECTRAL_COMPONENTS, MAX_PRODUCTS = 8, 40
-"""Components of ordinary spectra, and their products with spatial ones. Weaker ones are noise."""
+SPECTRAL_COMPONENTS = 8
+"""Number of components of ordinary spectra. Weaker components are left out."""
+MAX_PRODUCTS = 40
+"""Largest number of products of spectral and spatial components. Weaker products count as noise."""
 PITCH_PIXELS = 1.0
 """Pixels between offsets in broadband light. A finer pitch does not place the mask better."""
 MARGIN_PIXELS = 3.0
-"""Pixels of light beyond the outermost bands: a dispersion of 100 pixels is nominal to 3 %."""
-WALK_STEP, LEVEL_DEVIATION = 0.2, 2.0
-"""Prior step of the random walk of log λ, and prior standard deviation of its mean."""
+"""Pixels of light beyond the outermost bands. A dispersion of 100 pixels may be wrong by 3 %."""
+WALK_STEP = 0.2
+"""Prior value of the step of the random walk of log λ. A smaller one gives smoother light."""
 WALK_PRIOR_STEPS = 6
-"""Weight of the prior of the step of the walk, as a number of steps."""
-TRIAL_FACTOR, NOISE_LIMITS, ROUGHNESS_LIMITS = 2.5, (1e-2, 30.0), (0.005, 0.8)
-"""Factor by which noise and roughness of a window are changed in a trial, and limits of the noise,
-relative to the nominal one, and of the share of roughness."""
-# Frames that are drawn for the Fisher information, over all windows. Its relative error falls with
-# the root of their number; time rises with it.
+"""Weight of `WALK_STEP`, as a number of steps of the walk."""
+LEVEL_DEVIATION = 2.0
+"""Prior standard deviation of the mean of log λ."""
+TRIAL_FACTOR = 2.5
+"""Factor by which a trial changes noise or roughness of a window."""
+NOISE_LIMITS = (1e-2, 30.0)
+"""Limits of the variance of the noise of a window, relative to the nominal one."""
+ROUGHNESS_LIMITS = (0.005, 0.8)
+"""Limits of the share r of a window."""
+# Number of drawn frames for the Fisher information, over all windows. The relative error of the
+# information falls with the root of this number; time rises with it.
 _MIN_DRAWS = 288
 
 
@@ -77,12 +84,12 @@ class LightModel(NamedTuple):
     Attributes:
         pitch: pixels between offsets. 0: light comes in one line per band, at the band's offset.
         is_simulated: the frame may be simulated, with light that ends at the edges of the mask.
-            Then windows at these edges are allowed where there are few others.
-        uses_taps: fractions of a pixel are interpolated linearly, first in the mask on the pixels
-            of the scene and then in the bands. Simulations and reconstructions do that; sensors do
-            not.
-        points: for each sample the place in the spectrum of all its light, in bands; None: light
-            anywhere in the spectrum.
+            Then windows at these edges are allowed if there are few others.
+        uses_taps: fractions of a pixel are interpolated linearly. First the mask is interpolated on
+            the pixels of the scene, then each band on the detector. Simulations and reconstructions
+            do that; sensors do not.
+        points: for each sample, the place of its narrow-band light in the spectrum, in bands; None:
+            light anywhere in the spectrum. Empty: None for all samples.
     """
 
     pitch: float = PITCH_PIXELS
@@ -99,7 +106,7 @@ SIMULATED_TAPS = LightModel(0.0, is_simulated=True, uses_taps=True)
 
 @dataclass(frozen=True)
 class State:
-    """Values that are fitted.
+    """Parameters of the model that are fitted.
 
     Attributes:
         values: values of `PARAMETERS` and of `BLURS`, by key.
@@ -107,8 +114,8 @@ class State:
         noise: variance of the noise of each window, relative to the nominal one, `(W,)`.
         roughness: share r of the variance within each window, `(W,)`.
         walk: step of the random walk of log λ.
-        trust: weight of the evidence beside the prior. It is 1 where the model is right, and less
-            where the gradients of the windows scatter more than the model predicts.
+        trust: weight of the evidence relative to the prior. It is 1 if the model is right, and less
+            if the gradients of the windows scatter more than the model predicts.
     """
 
     values: dict[str, float]
@@ -120,7 +127,20 @@ class State:
 
 
 class WindowModel:
-    """The log evidence of the windows of a frame as a function of a `State`, with gradients."""
+    """The log evidence of the windows of a frame as a function of a `State`, with gradients.
+
+    Args:
+        y: frames `(B, K, H', W')`.
+        system: the nominal camera, with one mask for all samples.
+        good_pixels: pixels that count, shaped like one frame or all; None: all.
+        wavelengths: nm, one per band; None: even from 450 to 650 nm.
+        count: largest number of windows.
+        light: the model of the light.
+        seed: seed of the frames that are drawn for the Fisher information.
+
+    Raises:
+        ValueError: too few windows are lit.
+    """
 
     def __init__(
         self,
@@ -140,7 +160,7 @@ class WindowModel:
             y, system, good_pixels, count, _covered_windows(system, self.size, light)
         )
         self.random = torch.Generator().manual_seed(seed)
-        self._blurred_masks: tuple[tuple[float, float, bool], Tensor] | None = None
+        self._blur_cache: tuple[tuple[float, float, bool], Tensor] | None = None
         self.oversampling = 1 if light.uses_taps else SAMPLES_PER_PIXEL
         self.mask_samples = fine_mask(mask, self.oversampling)
         self.offsets, self.pitch = (
@@ -156,15 +176,15 @@ class WindowModel:
             self.offsets.numpy(), bands.numpy()[order], np.asarray(nominal_wavelengths)[order]
         )
         self.factor = ordinary_spectra(tuple(nm.tolist()))[:, :SPECTRAL_COMPONENTS]
-        # The products that are columns of B are chosen once. Chosen anew for each state they would
-        # make the evidence jump.
+        # The products that are columns of B are chosen once. A new choice for each state would make
+        # the evidence jump.
         self.products = self.windows.products(self.factor, MAX_PRODUCTS)
 
     def _add_points(self, bands: Tensor, points: Sequence[float | None]) -> Tensor:
-        """Add an offset for each narrow-band light; return which window has light at which offset.
+        """Add an offset for each narrow-band light.
 
         Returns:
-            One where an offset has light, else zero, `(W, P, 1)`.
+            One where a window has light at an offset, zero elsewhere, `(W, P, 1)`.
         """
         points = [None] * (1 + int(self.windows.sample.max())) if not points else list(points)
         narrow_points = [point for point in points if point is not None]
@@ -174,7 +194,7 @@ class WindowModel:
             bands[low], bands[high], torch.tensor(narrow_points).double() - low
         )
         n_offsets, self.offsets = len(self.offsets), torch.cat([self.offsets, point_offsets])
-        # The band whose mask applies at each offset, where every band has its own.
+        # The band whose mask applies at each offset, if every band has its own mask.
         self.planes = torch.cat(
             [torch.arange(n_offsets), torch.tensor(narrow_points).round().long()]
         )
@@ -187,22 +207,26 @@ class WindowModel:
         return has_light[self.windows.sample][..., None]
 
     def start(self, blur: float = 0.5) -> State:
-        """Return a state with the mask where its file has it.
+        """Return a state without displacement.
 
-        The mask is blurred: then the evidence rises towards a mask that is a pixel or two away.
+        `blur` is the variance of the mask's blur, pixels². With a blurred mask the evidence rises
+        towards the true place from a pixel or two away.
         """
         values = dict.fromkeys(PARAMETERS, 0.0) | {"blur": blur, "width": 1.0}
         ones = torch.ones(len(self.windows.y)).double()
         return State(values, torch.zeros_like(self.offsets), ones, ROUGHNESS * ones)
 
     def resume(self, state: State, **values: float) -> State:
-        """Return a state of these windows with values and light of a state of other windows."""
+        """Return a state of these windows, with values and light of a state of other windows.
+
+        `values` replace values of that state.
+        """
         return replace(self.start(), values=state.values | values, light=state.light)
 
     def codes(self, state: State, keys: Sequence[str] = ()) -> tuple[Tensor, Iterator[Tensor]]:
         """Return the mask at each offset on the windows' pixels, `(W, P, N)`.
 
-        The second result yields its derivative by each key, `(P, W, N)`.
+        The second result yields the derivative of the mask by each key, `(P, W, N)`.
         """
         windows, (height, width) = self.windows, self.size
         row = (windows.corner[:, :1] + windows.row_offsets).float()  # (W, N)
@@ -211,12 +235,12 @@ class WindowModel:
         is_on_mask = torch.minimum(column + 1, width - column).clamp(0, 1)
         row = row.expand_as(column)
         fields = self._fields(row, column)
-        images = self._images(state.values, bool(keys))
+        images = self._blur_mask(state.values, bool(keys))
         values, margin = state.values, EDGE_PIXELS
         # A simulation interpolates twice: the displaced mask on the pixels of the scene, then each
-        # band on the detector. Each blurs by its own fraction of a pixel.
+        # band on the detector. Each interpolation blurs by its own fraction of a pixel.
         if self.uses_taps:
-            images, margin = self._on_pixels(images, values), 0
+            images, margin = self._interpolate_on_pixels(images, values), 0
             values = {key: values[key] for key in BAND_PARAMETERS}
         shift_across, shift_along = displacement(values, fields, self.size, template=row)
         positions = sample_grid(row - shift_across, column - shift_along, self.size, margin)
@@ -237,7 +261,7 @@ class WindowModel:
         )
         code = samples[:, 0].transpose(0, 1).double()
 
-        def changes() -> Iterator[Tensor]:
+        def yield_changes() -> Iterator[Tensor]:
             for key in keys:
                 if key in BLURS:
                     change = samples[:, 3 if key == "blur" else 4]
@@ -252,21 +276,21 @@ class WindowModel:
                     change = terms[0] if len(terms) == 1 else terms[0] + terms[1]
                 yield change
 
-        return code, changes()
+        return code, yield_changes()
 
-    def _images(self, values: dict[str, float], derivatives: bool) -> Tensor:
-        """Return the blurred mask, the last one if it is the same."""
-        # A search evaluates many displacements with one blur.
+    def _blur_mask(self, values: dict[str, float], derivatives: bool) -> Tensor:
+        """Return the blurred mask, from the cache if the last call had the same blur."""
+        # A search evaluates many displacements with one blur, so one entry is enough.
         key = values["blur"], values["width"], derivatives
-        if self._blurred_masks is None or self._blurred_masks[0] != key:
+        if self._blur_cache is None or self._blur_cache[0] != key:
             images = blurred_mask(
                 self.mask_samples, values, self.pitch, derivatives, self.oversampling
             )
-            self._blurred_masks = key, images
-        return self._blurred_masks[1]
+            self._blur_cache = key, images
+        return self._blur_cache[1]
 
-    def _on_pixels(self, images: Tensor, values: dict[str, float]) -> Tensor:
-        """Return images of a mask, displaced and interpolated on the pixels of the scene."""
+    def _interpolate_on_pixels(self, images: Tensor, values: dict[str, float]) -> Tensor:
+        """Displace images of a mask and interpolate them on the pixels of the scene."""
         row, column = torch.meshgrid(*(torch.arange(n).float() for n in self.size), indexing="ij")
         fields = (*from_middle(row, column, self.size), torch.zeros_like(row))
         moves = {key: value for key, value in values.items() if key not in BAND_PARAMETERS}
@@ -292,15 +316,15 @@ class WindowModel:
         return model.nats(*model.solve(self.windows.y[..., None])[:2])
 
     def fit_noise(self, state: State, rounds: int = 1) -> State:
-        """Return the state with noise and roughness of each window moved to likelier values.
+        """Return the state with likelier values of noise and roughness of each window.
 
-        In broadband light the state is returned as it is.
+        In broadband light the state does not change.
         """
-        # In broadband light noise and roughness stand for errors of the model of the optics. Fitted
-        # to the frame they would make the standard errors too small. With lines the noise has to
-        # be estimated: gradients scatter by 70 to 115 times the expected variance where it is a
-        # share of the light, and by 2 to 6 times where it is estimated
-        # (docs/development/experiments/evidence.md).
+        # In broadband light noise and roughness stand for errors of the model of the optics. If
+        # they were fitted to the frame, the standard errors would be too small. In light with lines
+        # the noise has to be estimated: gradients then have 2 to 6 times the expected variance.
+        # If the noise is a fixed share of the light, they have 70 to 115 times the expected
+        # variance (docs/development/experiments/evidence.md).
         if not self.has_lines:
             return state
         codes = self.codes(state)[0]
@@ -315,34 +339,37 @@ class WindowModel:
         return state
 
     def _model(self, codes: Tensor, state: State) -> tuple[Gaussian, Tensor, Tensor]:
-        """Return the Gaussian of each window, the spectra in the light and those on its pixels.
+        """Return the Gaussian of each window and the spectral components.
 
         Returns:
-            A Gaussian, `(P, R)` and `(W, N, R)`.
+            The Gaussian; the components under the illuminant, `(P, R)`; the same on the pixels of
+            each window, `(W, N, R)`.
         """
         illuminant = state.light.exp()
         factor = self.factor * illuminant[:, None]
         spectral = codes.mT @ factor
-        # A share of the light is independent from band to band: it is variance without correlation.
+        # A share of the light is independent from band to band. It adds variance that is not
+        # correlated between pixels.
         line_power = (codes * illuminant[:, None]).square().sum(1)
-        white = LINE_FRACTION * state.noise[:, None] * line_power
+        line_variance = LINE_FRACTION * state.noise[:, None] * line_power
         gaussian = self.windows.gaussian(
-            spectral, self.products, state.roughness, state.noise, white
+            spectral, self.products, state.roughness, state.noise, line_variance
         )
         return gaussian, factor, spectral
 
     def _window_gradients(
         self, model: Gaussian, state: State, spectral: Tensor, frames: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return nats of the frame, and gradients of all frames `(W, N, Q)`.
+        """Return nats of the measured frame, and gradients for all frames `(W, N, Q)`.
 
-        The gradients are those by the diagonal D, `(W, Q, N)`, and by the spectral components of
-        the pixels, `(W, Q, N, R)`.
+        Returns:
+            Nats `(W,)`; gradients by the diagonal D, `(W, Q, N)`; gradients by the spectral
+            components of the pixels, `(W, Q, N, R)`.
         """
         windows, rank = self.windows, self.factor.shape[1]
         chol, amplitude, mean, residual, weighted_columns = model.solve(frames)
         # dL/dS = (α αᵀ/a² − S⁻¹)/2 with α = S⁻¹ y. So the gradient by a column b of B is
-        # α (bᵀα)/a² − S⁻¹ b, and that by the diagonal D half of it for unit vectors.
+        # α (bᵀα)/a² − S⁻¹ b. The gradient by element n of D is (α_n²/a² − (S⁻¹)_nn)/2.
         residual = (residual / amplitude.sqrt()[:, None]).mT  # (W, Q, N)
         mean = mean / amplitude.sqrt()[:, None]  # (W, B, Q)
         solved_columns = torch.cholesky_solve(weighted_columns.mT, chol).mT  # S⁻¹ B
@@ -353,7 +380,7 @@ class WindowModel:
         maps = windows.roughness_maps[:, self.products.spatial]
         selection = torch.nn.functional.one_hot(self.products.spectral, rank).double()
         products = slice(rank, rank + len(self.products.spectral))
-        # The spectral components are columns of B, factors of its further columns, and parts of D.
+        # The spectral components are columns of B, factors of other columns of B, and parts of D.
         scene = constant_weight[..., None] * mean[:, :rank].mT[:, :, None]
         scene = scene + roughness_weight[..., None] * torch.einsum(
             "np,wpq,pk->wqnk", maps, mean[:, products], selection
@@ -363,7 +390,7 @@ class WindowModel:
         by_spectral = residual[..., None] * scene - mean_field[:, None]
         remaining = (spectral * self.products.remaining_shares)[:, None]
         by_spectral = by_spectral + 2 * share[..., None] * by_variance[..., None] * remaining
-        # The level of a window, which scales stray light and noise, follows from the components.
+        # The level of a window depends on the components, too. It scales stray light and noise.
         by_stray = residual * mean[:, -1][..., None] - solved_columns[..., -1][:, None]
         by_stray = (by_stray * windows.good_pixels[:, None]).sum(-1)
         by_level = by_stray * STRAY_LEVEL / (2 * model.level.sqrt())[:, None]
@@ -384,22 +411,23 @@ class WindowModel:
         draws = math.ceil(_MIN_DRAWS / len(model.residual_variance))
         frames = torch.cat([windows.y[..., None], model.draw(draws, self.random)], -1)
         nats, by_variance, by_spectral = self._window_gradients(model, state, spectral, frames)
-        # The gradient by a code is Σ_k by_spectral·factor plus that of the lines. For all codes it
-        # is a tensor (W, Q, P, N). Only its products with the changes are computed.
+        # The gradient by a code is Σ_k by_spectral·factor plus a term of the lines. For all codes
+        # it would be a tensor (W, Q, P, N). So only its products with the changes are computed.
         line_codes = codes * state.light.exp().square()[:, None]
-        white = 2 * LINE_FRACTION * state.noise[:, None, None] * by_variance
+        by_line_power = 2 * LINE_FRACTION * state.noise[:, None, None] * by_variance
         flat = by_spectral.transpose(1, 2).flatten(2)  # (W, N, Q·R)
         by_code = (codes @ flat).unflatten(2, (-1, rank))  # (W, P, Q, R)
-        by_light = (by_code * factor[:, None]).sum(-1).mT + white @ (line_codes * codes).mT
+        by_light = (by_code * factor[:, None]).sum(-1).mT + by_line_power @ (line_codes * codes).mT
         by_parameter = by_light.new_zeros(*by_light.shape[:2], len(keys))
         by_factor = by_spectral.transpose(2, 3).flatten(2)  # (W, Q, R·N)
         line_codes_by_offset = line_codes.transpose(0, 1)
         for k, change in enumerate(changes):
-            spread = factor.mT.to(change) @ change.flatten(1)  # (R, W·N)
-            spread = spread.double().view(rank, *change.shape[1:]).transpose(0, 1).flatten(1)
-            by_line = (change * line_codes_by_offset).sum(0)
-            products_of_change = by_factor @ spread[..., None] + white @ by_line[..., None]
-            by_parameter[..., k] = products_of_change[..., 0]
+            spectral_change = factor.mT.to(change) @ change.flatten(1)  # (R, W·N)
+            spectral_change = spectral_change.double().view(rank, *change.shape[1:])
+            spectral_change = spectral_change.transpose(0, 1).flatten(1)
+            line_change = (change * line_codes_by_offset).sum(0)
+            by_key = by_factor @ spectral_change[..., None] + by_line_power @ line_change[..., None]
+            by_parameter[..., k] = by_key[..., 0]
         gradient = torch.cat([by_parameter, by_light], -1)
         return nats, gradient[:, 0], gradient[:, 1:]
 
@@ -419,8 +447,8 @@ class WindowModel:
         total = -0.5 * float((from_mean / deviation).square().sum())
         n_offsets, walk = len(state.light), state.walk
         steps = state.light.diff()
-        # Steps of log λ are normal with the deviation `walk`. The prior of `walk` is like
-        # WALK_PRIOR_STEPS further steps of the size WALK_STEP.
+        # Steps of log λ are normal with the standard deviation `walk`. The prior of `walk` counts
+        # like WALK_PRIOR_STEPS additional steps of the size WALK_STEP.
         log_deviations = (n_offsets - 1 + WALK_PRIOR_STEPS) * math.log(walk)
         total -= 0.5 * float((steps / walk).square().sum()) + log_deviations
         total -= 0.5 * WALK_PRIOR_STEPS * (WALK_STEP / walk) ** 2
@@ -462,8 +490,8 @@ def _covered_windows(
 ) -> Callable[[Tensor, tuple[int, int]], Tensor]:
     """Return a function that tells which windows get all their light through the mask.
 
-    It takes corners `(W, 2)` and the shape of the windows. A window across the edge of the mask
-    has light from beside the mask's file, which the model does not know.
+    The function takes corners `(W, 2)` and the shape of the windows. A window at the edge of the
+    mask also gets light that falls beside the mask's file. The model does not know that light.
     """
     low, high = sorted(outer_offsets(system.offsets))
 
@@ -473,7 +501,7 @@ def _covered_windows(
         is_inside = (row >= EDGE_PIXELS) & (row + shape[0] <= height - EDGE_PIXELS)
         is_inside &= column - high - MARGIN_PIXELS >= 0
         is_inside &= column + shape[1] - low + MARGIN_PIXELS <= width
-        # Simulated light ends at the edges of the mask, so that windows there are right as well.
+        # Simulated light ends at the edges of the mask, so the model is right for windows there.
         if light.is_simulated and int(is_inside.sum()) < MAX_WINDOWS:
             return torch.ones_like(is_inside)
         return is_inside

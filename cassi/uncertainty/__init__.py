@@ -1,4 +1,4 @@
-"""Error bars: the standard deviation of every value of a cube, and of means over regions."""
+"""Estimate error bars: the standard deviation of every value of a cube, and of regional means."""
 
 from cassi.uncertainty.error_model import LEVELS, NORMAL
 from cassi.uncertainty.estimate import Uncertainty, estimate

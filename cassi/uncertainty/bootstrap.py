@@ -25,12 +25,12 @@ from cassi.systems.base import System
 from cassi.systems.grid import with_wide_bands
 from cassi.uncertainty.mask_shift import MaskShift, find_mask_shift, measure_shifted
 
-# Least relative change of a measurement by which a mirrored scene counts as coded by another part
-# of the mask.
+# Least relative change of the measurement by mirroring. With a smaller change the mask codes the
+# mirrored scene as it codes the scene.
 _MIN_CHANGE = 0.02
-# Side of the square of a local mean, pixels.
+# Side of the square of a local mean, pixels. A larger one averages over more texture of the scene.
 _MEAN_SIDE = 13
-# Quantile of the held-out pixels for `Probe.heldout_ratio`.
+# Quantile of the held-out pixels for `Probe.heldout_ratio`. A larger one depends more on outliers.
 _QUANTILE = 0.75
 
 
@@ -41,10 +41,10 @@ class Probe:
     Attributes:
         heldout: error at held-out pixels on the brightest lines, see
             `cassi.solvers.heldout.HeldOutLines`.
-        heldout_ratio: ratio of |residual| to the local root mean square of A·`repeated_error`, at
-            held-out pixels of the mirrored scene: its 75 % quantile. With noise it is large.
-        response: change of the cube with added noise, over that noise, both as root mean squares;
-            0 where there is no noise.
+        heldout_ratio: 75 % quantile, over held-out pixels of the mirrored scene, of |residual| over
+            the local root mean square of A·`repeated_error`. With noise it is large.
+        response: change of the cube by added noise, over this noise, both as root mean squares; 0
+            if the measurement has no noise.
         mask_shift: apparent shift of the mask.
     """
 
@@ -56,14 +56,16 @@ class Probe:
 
 @dataclass(frozen=True)
 class BootstrapResult:
-    """Errors of a reconstruction as far as they are known without the truth.
+    """Errors of a reconstruction, estimated without the truth.
+
+    For the repeated reconstruction, x is mirrored and measured by the same camera. So another part
+    of the mask codes every pixel. The residual of x with random signs is added as noise. If the
+    mask seems to be shifted, the shifted mask codes x, and the method gets the nominal mask.
 
     Attributes:
         x: cube `(1, C, H, W)`.
-        repeated_error: error of the repeated reconstruction, `(1, C, H, W)`: the reconstruction of
-            x minus x. x is mirrored and measured by the same camera, so that another part of the
-            mask codes every pixel. The residual of x, with random signs, is its noise. Where the
-            mask seems to be shifted, the shifted mask codes x, and the method gets the nominal one.
+        repeated_error: error of the repeated reconstruction, mirrored back, `(1, C, H, W)`: the
+            reconstruction of x minus x.
         residual: y − Ax, `(1, K, H', W')`.
         probe: errors at held-out pixels.
     """
@@ -82,14 +84,14 @@ class Trial:
         y: measurement `(1, K, H', W')`.
         system: the camera.
         reconstructor: the method.
-        statistics: statistics of the whole measurement with which the cube was reconstructed; they
-            are not estimated again.
-        seed: of the random numbers.
-        is_broadband: the light is broadband, so that bands of an `SDCassi` are as wide as their
-            distance. The mirrored scene is measured so, and the method gets the camera with narrow
-            bands.
-        grid_cube: the cube on the spectral grid from which x was read. It is mirrored in place of
-            x.
+        statistics: statistics of the whole measurement with which the cube was reconstructed; None:
+            they are estimated.
+        seed: seed of the random numbers.
+        is_broadband: the light is broadband, so the bands of an `SDCassi` are as wide as their
+            distance. Then the mirrored scene is measured with wide bands, and the method gets the
+            camera with narrow bands.
+        grid_cube: the cube on the spectral grid from which x was interpolated. This cube is
+            mirrored in place of x. None: there is no grid.
     """
 
     y: Tensor
@@ -110,17 +112,18 @@ class Trial:
 def bootstrap(trial: Trial, x: Tensor, probe: Probe | None = None) -> BootstrapResult:
     """Estimate the errors of a cube x by further reconstructions.
 
-    One is of the whole scene, one or two are of a third of it.
+    The whole scene is reconstructed once more. Without `probe`, a third of the scene is
+    reconstructed once or twice, too.
 
     Args:
         trial: measurement, camera and method.
         x: the cube `(1, C, H, W)`.
-        probe: errors at held-out pixels of the whole scene, where y is a part of it; None: they are
-            measured.
+        probe: errors at held-out pixels of the whole scene, if y is a part of a larger scene; None:
+            they are measured.
     """
     system, seed = trial.system, trial.seed
     y = system.without_bad_pixels(trial.y)
-    # The cube with which the measurement is consistent is that on the grid, where there is one.
+    # If there is a cube on the spectral grid, the measurement is consistent with that cube.
     measured_cube, camera = (x, system)
     if trial.grid_cube is not None:
         measured_cube, camera = trial.grid_cube.x, trial.grid_cube.grid.camera(system)
@@ -137,8 +140,8 @@ def bootstrap(trial: Trial, x: Tensor, probe: Probe | None = None) -> BootstrapR
         and type(nominal) is SDCassi
         and nominal.band_width == 1
     ):
-        # The width of the bands changes a measurement by this difference. It is taken without the
-        # sharp interpolation of a measured mask, which wide bands do not have.
+        # The width of the bands changes the measurement by the difference of two simulations. Both
+        # are without the sharp interpolation of a measured mask, which wide bands do not have.
         point_camera = nominal.replace(measured_mask=False)
         mirrored_y = (
             mirrored_y + with_wide_bands(point_camera)(mirrored_cube) - point_camera(mirrored_cube)
@@ -161,7 +164,7 @@ def bootstrap(trial: Trial, x: Tensor, probe: Probe | None = None) -> BootstrapR
 
 
 def _heldout_ratio(residual: Tensor, error: Tensor, is_heldout: Tensor) -> float:
-    """Return `Probe.heldout_ratio`: the residual of y over the error of y, at held-out pixels."""
+    """Return `Probe.heldout_ratio` from the residual and the error A·`repeated_error`."""
     # Powers of two keep the squares within single precision.
     unit = unit_of(error)
     residual, error = residual / unit, error / unit
@@ -179,7 +182,7 @@ def _probe_method(
 
     Args:
         trial: measurement, camera and method.
-        lines: the first line, and the one after the last.
+        lines: the first line, and the line after the last one.
         noise: root mean square of the residual of the cube, in the unit of y.
         mask_shift: apparent shift of the mask.
 
@@ -203,7 +206,7 @@ def _probe_method(
 
 
 def _cut(system: System, lines: tuple[int, int], y: Tensor) -> tuple[System, Tensor]:
-    """Return camera and measurement of some lines; of all lines where the camera has no parts."""
+    """Return camera and measurement of some lines; of all lines if the camera has no parts."""
     axis = system.part_axis
     if axis is None:
         return system, y
@@ -214,8 +217,12 @@ def _cut(system: System, lines: tuple[int, int], y: Tensor) -> tuple[System, Ten
 def mirror_axes(x: Tensor, system: System) -> tuple[int, ...]:
     """Return the axes along which a scene is mirrored.
 
-    It is the axis across the dispersion. A mask that is its own mirror image there would code the
-    mirrored scene as before: then both axes are mirrored.
+    A scene is mirrored across the dispersion. If the mask is its own mirror image across the
+    dispersion, it would code the mirrored scene as before. Then both axes are mirrored.
+
+    Args:
+        x: the cube `(1, C, H, W)`.
+        system: the camera.
     """
     axis_across = system.part_axis or -2
     y, mirrored_y = system(x), system(x.flip(axis_across)).flip(axis_across)

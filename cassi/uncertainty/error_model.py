@@ -1,4 +1,4 @@
-"""Predict standard deviations from features: a small regression, and calibrated factors."""
+"""Predict standard deviations from features, by a small regression and calibrated factors."""
 
 import json
 import math
@@ -18,15 +18,17 @@ NORMAL = 1.6448536269514722
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Nominal coverages of intervals."""
 ERRORS = ("heldout", "error of the scene", "noise", "motion")
-"""Features of a scene, in decades, that grow with its error."""
+"""Names of the features of a scene that grow with its error. They are decimal logarithms."""
 HELDOUT_WITHOUT_NOISE = NAMES.index("heldout without noise")
+"""Index of the feature h/ρ, see `ErrorModel`."""
 HELDOUT_EXPONENT, MAX_LOG_HELDOUT = 0.19, -1.3
-"""Exponent of this feature h/ρ, and its largest value: 10^−1.3 = 5 %.
+"""Exponent of h/ρ, and the largest decimal logarithm of h/ρ that counts: 10^−1.3 = 5 %.
 
-Without it the logarithm of the factor that a frame lacks has a standard deviation of 0.21 on frames
-outside of the training, with it 0.13 (docs/development/experiments/uncertainty.md)."""
+Each frame needs another factor on σ to be right. On frames outside of the training the logarithm of
+this factor has a standard deviation of 0.21 without the term (h/ρ)^0.19, and 0.13 with it
+(docs/development/experiments/uncertainty.md)."""
 # Features of a scene that the regression does not get. They have one value per scene, and the
-# training has 20 scenes: it would learn them by heart.
+# training has 20 scenes, so the regression would memorize the scenes.
 _UNUSED_FEATURES = [
     HELDOUT_WITHOUT_NOISE,
     *(NAMES.index(name) for name in ERRORS if name != "motion"),
@@ -34,10 +36,10 @@ _UNUSED_FEATURES = [
 GROUPS = 3
 """Number of groups of brightness, and of texture."""
 REGIONS = (1, 3, 5, 9, 17, 33)
-"""Sides of the regions whose factors are tabulated, pixels."""
-# Share of the features of a value that may lie outside of the training before it counts as unusual.
+"""Sides of the square regions whose factors are tabulated, pixels."""
+# A value counts as unusual if a larger share of its features is outside of the range in training.
 _MAX_OUTSIDE = 0.1
-# Decades by which a feature of a scene may exceed those of the training.
+# Decades by which a feature of a scene may leave the range in training. A larger margin warns less.
 _MARGIN_DECADES = 0.05
 
 
@@ -46,10 +48,22 @@ class ErrorModel(nn.Module):
 
         σ = b · exp(f(φ)) · (h/ρ)^0.19 · k(g),
 
-    b is the local error of the repeated reconstruction, and f a network of two hidden layers. h and
-    ρ are the errors `heldout` and `missed` of `cassi.uncertainty.bootstrap.Probe`. k is the factor
-    for the group g of brightness and texture: with it 90 % of the errors of scenes that are not in
-    the training are within ±1.645 σ (split conformal prediction).
+    b is the local error of the repeated reconstruction, φ are the features, and f is a network of
+    two hidden layers. h and ρ are `heldout` and `heldout_ratio` of
+    `cassi.uncertainty.bootstrap.Probe`. k is the factor for the group g of brightness and texture.
+    With k, 90 % of the errors of scenes that are not in the training are within ±1.645 σ (split
+    conformal prediction).
+
+    Attributes:
+        center: mean of each feature in the training, `(F,)`.
+        scale: standard deviation of each feature in the training, `(F,)`.
+        lowest: lower end of the range of each feature in the training, `(F,)`.
+        highest: upper end of this range, `(F,)`.
+        edges: edges between the groups of brightness and of texture, `(2, GROUPS − 1)`.
+        factors: factor k of each group, `(GROUPS, GROUPS)`.
+        intervals: half widths of the intervals of `LEVELS`, in units of σ.
+        regions: factor of σ of a mean over a region of each side of `REGIONS`.
+        spectra: the same for the shape of a mean spectrum.
     """
 
     center: Tensor
@@ -85,9 +99,9 @@ class ErrorModel(nn.Module):
             self.register_buffer(name, value)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return log σ in units of the signal level, before its factors: `(N, F)` → `(N,)`."""
-        # A network extrapolates badly, so features outside of the training count as those at its
-        # edge. `excess` makes up for it.
+        """Return log σ without k, with σ in units of the signal level: `(N, F)` → `(N,)`."""
+        # A network extrapolates badly. So features are clamped to their range in training, and
+        # `excess` gives the factor for features above this range.
         values_in_range = features.clamp(self.lowest, self.highest)
         inputs = (values_in_range - self.center) / self.scale
         inputs[:, _UNUSED_FEATURES] = 0
@@ -109,7 +123,8 @@ class ErrorModel(nn.Module):
     def predict(self, features: Features) -> tuple[Tensor, float]:
         """Return σ `(1, C, H, W)` in units of the signal level, and the share of unusual values.
 
-        A value is unusual where more than a tenth of its features are outside of the training.
+        A value is unusual if more than a tenth of its features are outside of their range in
+        training.
         """
         sigma = torch.empty_like(features.x)
         n_unusual = 0
@@ -125,24 +140,25 @@ class ErrorModel(nn.Module):
         return sigma, n_unusual / sigma.numel()
 
     def unusual_numbers(self, features: Features) -> list[str]:
-        """Return the names of the features of the scene that are outside of the training."""
+        """Return the names of features of the scene that are outside of their range in training."""
         names = []
         for index, name in enumerate(NAMES[-NUMBERS:], len(NAMES) - NUMBERS):
             number = features.numbers[name]
-            above = number > float(self.highest[index]) + _MARGIN_DECADES
-            below = number < float(self.lowest[index]) - _MARGIN_DECADES
-            # A scene may have smaller errors than all of the training: that is no reason to doubt
-            # its error bars. Other numbers of unknowns or bands are one, whichever way they differ.
-            if above or (below and name in ("unknowns", "bands")):
+            is_above = number > float(self.highest[index]) + _MARGIN_DECADES
+            is_below = number < float(self.lowest[index]) - _MARGIN_DECADES
+            # Errors below those of all scenes in training are no reason to doubt the error bars.
+            # Numbers of unknowns or bands outside of their range are a reason, below and above.
+            if is_above or (is_below and name in ("unknowns", "bands")):
                 names.append(name)
         return names
 
     def excess(self, features: Features) -> float:
-        """Return the factor by which the errors of a scene exceed all of the training, at least 1.
+        """Return the factor, at least 1, by which the errors of a scene exceed those in training.
 
-        The regression treats features outside of the training as those at its edge. The error may
-        be larger by the factor by which the largest of these features is: the held-out error, the
-        error of the mirrored scene, and the changes of the cube by noise and a shifted mask.
+        The regression clamps features to their range in training. Four of them grow with the error:
+        the held-out error, the error of the mirrored scene, and the changes of the cube by noise
+        and by a shifted mask. The factor is the largest one by which any of the four exceeds its
+        range.
         """
         largest = 0.0
         for index, name in enumerate(NAMES[-NUMBERS:], len(NAMES) - NUMBERS):
@@ -151,13 +167,18 @@ class ErrorModel(nn.Module):
         return float(10**largest)
 
     def factor_of(self, pixels: float, spectra: bool = False) -> float:
-        """Return the factor of means over `pixels` pixels, interpolated between `REGIONS`."""
+        """Return the factor of σ of a mean over a region, interpolated between `REGIONS`.
+
+        Args:
+            pixels: number of pixels of the region.
+            spectra: return the factor for the shape of the mean spectrum.
+        """
         table = (self.spectra if spectra else self.regions).tolist()
         sides = [math.log(side) for side in REGIONS]
         position = min(max(0.5 * math.log(max(pixels, 1.0)), sides[0]), sides[-1])
-        above = next(i for i in range(1, len(sides)) if position <= sides[i])
-        fraction = (position - sides[above - 1]) / (sides[above] - sides[above - 1])
-        return table[above - 1] + fraction * (table[above] - table[above - 1])
+        index = next(i for i in range(1, len(sides)) if position <= sides[i])
+        fraction = (position - sides[index - 1]) / (sides[index] - sides[index - 1])
+        return table[index - 1] + fraction * (table[index] - table[index - 1])
 
 
 @lru_cache(maxsize=4)

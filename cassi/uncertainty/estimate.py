@@ -17,17 +17,17 @@ from cassi.uncertainty.error_model import ErrorModel, load_error_model
 from cassi.uncertainty.features import Features
 
 MAX_UNUSUAL = 0.1
-"""Share of values outside of the training from which on there is a warning."""
+"""Largest share of unusual values without a warning, see `ErrorModel.predict`."""
 MAX_ROUGHNESS_FACTOR = 1.5
-"""Factor by which rough spectra raise the root mean square of σ, from which on there is a
-warning."""
+"""Largest factor without a warning by which rough spectra raise the root mean square of σ."""
 MAX_DARK_SHARE = 0.07
-"""Share of a sensor's frame in the dark from which on there is a warning. A frame with 5.7 % has
-95 % of the values within 90 % intervals, one with 8.2 % has 77 %
+"""Largest `dark_share` of a sensor's frame without a warning. In a frame with 5.7 %, 95 % of the
+values are within the 90 % intervals; in a frame with 8.2 %, 77 %
 (docs/development/experiments/uncertainty.md)."""
-# Side of the squares whose mean light is compared, pixels, and the share of the mean of all squares
-# below which a square is dark.
-_DARK_SQUARE_PIXELS, _DARK_LEVEL = 8, 0.05
+# Side of the squares whose mean light is compared, pixels.
+_DARK_SQUARE_PIXELS = 8
+# A square is dark if its mean light is below this share of the mean of all squares.
+_DARK_LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Uncertainty:
         std: standard deviation σ, `(1, C, H, W)`, in the unit of the cube: the truth is within
             ±1.645 σ in 90 % of the values.
         pattern: an error of the method on this scene, in units of σ, with mean square 1,
-            `(1, C, H, W)`. It has the correlation of errors between neighbours and bands.
-        sources: root mean squares of the parts of σ, in the unit of the cube: noise, model of the
-            camera, and the part of the scene that the camera does not measure.
+            `(1, C, H, W)`. It shows how errors of neighbouring pixels and bands are correlated.
+        sources: root mean squares of the parts of σ, in the unit of the cube, by key: noise, errors
+            of the camera's model, and the part of the scene that the camera does not measure.
         shift: apparent shift of the mask (down, right), pixels; texture alone gives up to 0.2.
         heldout: relative error at held-out pixels.
-        warnings: differences of camera and scene from those of the training of σ.
-        seconds: time of the estimate.
+        warnings: messages on differences from the cameras and scenes with which σ was trained.
+        seconds: time of the estimate, s.
     """
 
     std: Tensor
@@ -58,24 +58,24 @@ class Uncertainty:
     def with_names(
         self, x: Tensor, wavelengths: Sequence[float], errors: Sequence[float]
     ) -> Uncertainty:
-        """Return σ with the errors that follow from those of the wavelengths.
+        """Return a σ that includes the errors of the wavelengths of the bands.
 
-        The error of a value is the slope of its spectrum times the error of its wavelength.
+        An error of a wavelength changes a value by this error times the slope of the spectrum.
 
         Args:
             x: the cube, `(1, C, H, W)`.
-            wavelengths: wavelengths of its bands, nm, increasing.
-            errors: standard errors of the wavelengths, nm.
+            wavelengths: wavelengths of the bands of x, nm, increasing.
+            errors: standard errors of the wavelengths, nm, one per band.
         """
         if x.shape[1] < 2:
             return self
         band_wavelengths = torch.tensor(wavelengths, dtype=torch.float64)
         slope = torch.gradient(x.double(), spacing=(band_wavelengths.to(x.device),), dim=1)[0]
-        name_error = slope * torch.tensor(errors, dtype=torch.float64, device=x.device).view(
+        wavelength_part = slope * torch.tensor(errors, dtype=torch.float64, device=x.device).view(
             -1, 1, 1
         )
-        std = torch.hypot(self.std.double(), name_error).to(self.std)
-        sources = self.sources | {"names": float(root_mean_square(name_error))}
+        std = torch.hypot(self.std.double(), wavelength_part).to(self.std)
+        sources = self.sources | {"names": float(root_mean_square(wavelength_part))}
         return replace(self, std=std, pattern=self.pattern * self.std / std, sources=sources)
 
 
@@ -99,14 +99,16 @@ def estimate(
         system: the camera.
         reconstructor: the method that made the cube.
         x: the cube `(1, C, H, W)`.
-        probed: errors at held-out pixels of the whole scene, where y is a part of it.
-        statistics: statistics of the whole measurement with which x was reconstructed.
-        seed: of the random numbers.
+        probed: errors at held-out pixels of the whole scene, if y is a part of a larger scene;
+            None: they are measured.
+        statistics: statistics of the whole measurement with which x was reconstructed; None: they
+            are estimated.
+        seed: seed of the random numbers.
         wide: the light is broadband, see `Trial`.
-        along: the cube on the spectral grid from which x was read, if it was.
+        along: the cube on the spectral grid from which x was interpolated; None: there is no grid.
 
     Raises:
-        TypeError: the camera cannot leave pixels out.
+        TypeError: the camera is no `cassi.systems.System`.
         ValueError: y is not one sample, the method does not fit the camera, or its cube is not
             finite.
     """
@@ -127,10 +129,17 @@ def estimate(
 def uncertainty_of(
     result: BootstrapResult, system: System, level: float, model: ErrorModel
 ) -> Uncertainty:
-    """Return the standard deviations that follow from a bootstrap."""
+    """Return the standard deviations that follow from a bootstrap.
+
+    Args:
+        result: result of the bootstrap.
+        system: the camera.
+        level: signal level of the measurement, in the unit of the cube.
+        model: the regression, on the device of the cube.
+    """
     features = Features(result, system, level)
     std, unusual_share = model.predict(features)
-    # Cameras, bands or masks outside of the training may have larger errors than all of it.
+    # Cameras, bands or masks that training did not have may cause errors that it did not have.
     sigma = (std * model.excess(features)).to(result.x.dtype)
     smooth_level = float(sigma.square().mean().sqrt())
     # Rough spectra show errors. Frames of a video have no spectra.
@@ -156,8 +165,9 @@ def uncertainty_of(
 def _split(result: BootstrapResult, total: float) -> dict[str, float]:
     """Divide the error into parts of the noise, of a shifted mask, and of the null space of A.
 
-    The residual is noise and the change by a shift of the mask. The method responds to both as to
-    noise that is drawn anew. The rest of the error is in the null space, which A does not measure.
+    The residual consists of noise and of the change by a shifted mask. The method is assumed to
+    respond to both as it responded to added noise. The rest of the error is in the null space,
+    which A does not measure.
     """
     residual_power = float(root_mean_square(result.residual)) ** 2
     shift_power = (
@@ -172,11 +182,15 @@ def _split(result: BootstrapResult, total: float) -> dict[str, float]:
 
 @torch.no_grad()
 def dark_share(y: Tensor, system: System) -> float:
-    """Return the share of a frame `(1, K, H', W')` that is so dark that stray light counts there.
+    """Return the share of a frame's squares of 8×8 pixels with less than 5 % of the mean light.
 
-    It is the share of the squares of 8×8 pixels with less than 5 % of the mean light.
+    In such dark squares stray light is not small compared with the light of the scene.
+
+    Args:
+        y: measurement `(1, K, H', W')`.
+        system: the camera.
     """
-    # Squares that the mask leaves dark are not counted: their light says nothing about the scene.
+    # Squares that the mask keeps dark are not counted, because they are dark for any scene.
     side = min(_DARK_SQUARE_PIXELS, *y.shape[-2:])
     white_frame = system(torch.ones_like(system.adjoint(y)))
     white_means, y_means = (
@@ -198,15 +212,15 @@ def _warnings(
     messages = []
     if roughness_factor > MAX_ROUGHNESS_FACTOR:
         messages.append(
-            f"spectra are rough from band to band, as those of scenes are not: error bars are "
-            f"{roughness_factor:.1f} times as wide for that"
+            f"spectra are rougher from band to band than spectra of scenes: this makes error bars "
+            f"{roughness_factor:.1f} times as wide"
         )
     if result.probe.mask_shift.is_doubtful(system.part_axis):
         down, right = result.probe.mask_shift.shift
         messages.append(
-            f"the mask seems to lie {down:+.2f} pixels down and {right:+.2f} right of where it is "
-            "taken to lie, so error bars may be too small; calibrate=true, or cassi-calibrate, "
-            "tells whether it does"
+            f"the mask seems to lie {down:+.2f} pixels down and {right:+.2f} right of its place in "
+            "the camera, so error bars may be too small; calibrate=true or cassi-calibrate shows "
+            "whether this shift is real"
         )
     if unusual := model.unusual_numbers(features):
         messages.append(

@@ -1,6 +1,6 @@
-"""Features of the values of a cube on which their errors depend.
+"""Compute the features of a cube from which its errors are predicted.
 
-They have no unit, and do not depend on the number of bands.
+The features have no unit and do not depend on the number of bands.
 """
 
 import math
@@ -15,12 +15,12 @@ from cassi.uncertainty.bootstrap import BootstrapResult
 
 FLOOR = 1e-4
 """Least error or texture, relative to the signal level. Smaller ones count as this."""
-# Sides of the blocks of local means, pixels.
-_FINE, _COARSE = 4, 16
+# Sides of the blocks of local means, pixels. A local mean is over 3×3 blocks.
+_FINE_PIXELS, _COARSE_PIXELS = 4, 16
 # Least held-out error. Smaller ones count as this.
 _MIN_HELDOUT = 1e-4
-# Order of the differences of neighbouring bands in `roughness`. With the second difference instead,
-# intervals of 90 % hold 83.1 % at least, and 95.2 % at most
+# Order of the differences of neighbouring bands in `roughness`. With the second difference, 90 %
+# intervals hold from 83.1 % to 95.2 % of the values
 # (docs/development/experiments/uncertainty.md).
 _DIFFERENCE_ORDER = 4
 
@@ -37,6 +37,8 @@ NAMES = (
 NUMBERS = 7
 """Number of features that are the same for a whole scene: the last ones of `NAMES`."""
 BASE, TEXTURE, BRIGHTNESS = (NAMES.index(n) for n in ("error 8", "deviation 8", "local mean"))
+"""Indices of three features. σ is a multiple of the first one, a local error. The other two decide
+the group of a value, see `ErrorModel`."""
 
 
 class Features:
@@ -53,11 +55,19 @@ class Features:
     - the back-projected residual, Aᵀ|y − Ax|/Aᵀ1
     - the number of bands that share a pixel of the detector, Aᵀ(A1)/Aᵀ1
 
-    and the light Aᵀ1 behind the mask, the place of the band in the spectrum, and numbers of the
-    scene: unknowns per measured value, bands, the held-out error, the same over
-        `Probe.heldout_ratio`, the
-    mean error b, and the changes of the cube by noise and by the shift of the mask. They are
-    computed band by band: all of them take 28 times the memory of the cube.
+    Two features are no logarithms: the light Aᵀ1 behind the mask, and the place of the band in the
+    spectrum, −1 to 1.
+
+    Further features are numbers of the whole scene, as decimal logarithms: unknowns per measured
+    value, bands, the held-out error, the held-out error over `Probe.heldout_ratio`, the mean error
+    b, and the changes of the cube by noise and by a shift of the mask.
+
+    Features are computed band by band, because all together take 28 times the memory of the cube.
+
+    Args:
+        result: result of the bootstrap.
+        system: the camera.
+        level: signal level of the measurement, in the unit of the cube.
     """
 
     @torch.no_grad()
@@ -66,15 +76,15 @@ class Features:
         bands = self.bands = self.x.shape[1]
         ones = torch.ones_like(result.residual)
         self.light = system.adjoint(ones).float()
-        self.crowd = system.adjoint(system(torch.ones_like(result.x))).float()
-        self.carried = system.adjoint(result.residual.abs() / level).float()
+        self.band_count = system.adjoint(system(torch.ones_like(result.x))).float()
+        self.back_projected_residual = system.adjoint(result.residual.abs() / level).float()
         mean, power = self.x.mean(1, keepdim=True), self.error.square().mean(1, keepdim=True)
-        self.shared = {
+        self.features_of_all_bands = {
             "error of all bands 3": _log(_local_mean(power, 1).sqrt()),
-            "error of all bands 8": _log(_local_mean(power, _FINE).sqrt()),
+            "error of all bands 8": _log(_local_mean(power, _FINE_PIXELS).sqrt()),
             "gradient of the mean": _log(_gradient(mean)),
-            "deviation of the mean 8": _log(_deviation(mean, _FINE)),
-            "deviation of the mean 32": _log(_deviation(mean, _COARSE)),
+            "deviation of the mean 8": _log(_deviation(mean, _FINE_PIXELS)),
+            "deviation of the mean 32": _log(_deviation(mean, _COARSE_PIXELS)),
             "mean over bands": _log(mean),
         }
         heldout, mask_shift = max(result.probe.heldout, _MIN_HELDOUT), result.probe.mask_shift
@@ -95,7 +105,7 @@ class Features:
 
     @torch.no_grad()
     def band(self, index: int) -> Tensor:
-        """Return the features of one band, `(F, H, W)`, in the order of `NAMES`."""
+        """Return the F features of one band, `(F, H, W)`, in the order of `NAMES`."""
         band = slice(index, index + 1)
         x, power, light = self.x[:, band], self.error[:, band].square(), self.light[:, band]
         positive_light = light.clamp_min(1e-3)
@@ -104,22 +114,24 @@ class Features:
         place = 2 * index / max(self.bands - 1, 1) - 1
         features = {
             "error 3": _log(_local_mean(power, 1).sqrt()),
-            "error 8": _log(_local_mean(power, _FINE).sqrt()),
-            "error 32": _log(_local_mean(power, _COARSE).sqrt()),
+            "error 8": _log(_local_mean(power, _FINE_PIXELS).sqrt()),
+            "error 32": _log(_local_mean(power, _COARSE_PIXELS).sqrt()),
             "gradient": _log(_gradient(x)),
-            "deviation 8": _log(_deviation(x, _FINE)),
+            "deviation 8": _log(_deviation(x, _FINE_PIXELS)),
             "value": _log(x),
-            "local mean": _log(_local_mean(x, _FINE)),
+            "local mean": _log(_local_mean(x, _FINE_PIXELS)),
             "slope": _log(slope),
-            "local slope": _log(_local_mean(slope, _FINE)),
-            "residual": _log(_local_mean(self.carried[:, band] / positive_light, _FINE)),
+            "local slope": _log(_local_mean(slope, _FINE_PIXELS)),
+            "residual": _log(
+                _local_mean(self.back_projected_residual[:, band] / positive_light, _FINE_PIXELS)
+            ),
             "light": light,
-            "local light": _local_mean(light, _FINE),
-            "crowding": _log(self.crowd[:, band] / positive_light),
+            "local light": _local_mean(light, _FINE_PIXELS),
+            "crowding": _log(self.band_count[:, band] / positive_light),
             "place": torch.full_like(x, place),
             "place squared": torch.full_like(x, place**2),
         }
-        all_features = features | self.shared
+        all_features = features | self.features_of_all_bands
         all_features |= {name: torch.full_like(x, number) for name, number in self.numbers.items()}
         return torch.cat([all_features[name][0] for name in NAMES])
 
@@ -127,13 +139,13 @@ class Features:
     def roughness(self) -> Tensor:
         r"""Estimate the error from the roughness of the spectra, `(1, C, H, W)`.
 
-        Spectra of scenes are smooth. If errors of neighbouring bands are independent, the fourth
-        difference of a spectrum has 70 times their variance. So their standard deviation is the
-        root of its local mean square over 70. With fewer than 5 bands it is 0.
+        Spectra of scenes are smooth, so their fourth difference is mostly error. If the errors of
+        neighbouring bands are independent, this difference has 70 times their variance. So the
+        estimate is the root of its local mean square over 70. With fewer than 5 bands it is 0.
         """
         if self.bands <= _DIFFERENCE_ORDER:
             return torch.zeros_like(self.x)
-        power = _local_mean(self.x.diff(n=_DIFFERENCE_ORDER, dim=1).square(), _FINE)
+        power = _local_mean(self.x.diff(n=_DIFFERENCE_ORDER, dim=1).square(), _FINE_PIXELS)
         band = torch.arange(self.bands, device=power.device) - _DIFFERENCE_ORDER // 2
         error = (power / math.comb(2 * _DIFFERENCE_ORDER, _DIFFERENCE_ORDER)).sqrt()
         return error[:, band.clamp(0, self.bands - _DIFFERENCE_ORDER - 1)]

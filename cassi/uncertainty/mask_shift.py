@@ -11,24 +11,24 @@ from torch.func import functional_call
 from cassi.systems.base import System
 
 MEAN_SIDE = 5
-"""Side of the square over which a cube is averaged, pixels. Averaging removes the pattern of the
-mask that a cube absorbs through a wrong mask."""
+"""Side of the square over which a cube is averaged, pixels. The average does not have the pattern
+of the mask that a wrong mask leaves in a cube."""
 MIN_RESIDUAL_ERRORS = 8.0
-"""Standard errors of a shift by the residual of the cube, from which on it is significant."""
+"""A shift that is fitted with the cube itself is significant above this many standard errors."""
 MIN_CLEAR_SHIFT = 0.25
-"""Shift by the averaged cube, pixels, from which on it needs no residual of the cube. Texture alone
+"""A shift fitted with the averaged cube is believed by itself above this many pixels. Texture alone
 gives 0.1, rarely 0.2."""
 MIN_SHIFT = 0.05
 """Least significant shift, pixels."""
 MIN_MEAN_ERRORS = 10.0
-"""Standard errors of a shift by the averaged cube, from which on it is significant."""
+"""A shift that is fitted with the averaged cube is significant above this many standard errors."""
 ESTIMATED_FRACTION = 0.8
-"""Shift by the averaged cube over the true one."""
-# Residual relative to the measurement below which it is rounding.
+"""Ratio of the shift that is fitted with the averaged cube to the true shift."""
+# A residual below this, relative to the measurement, is rounding.
 _MIN_RESIDUAL = 1e-5
-# Determinant of the normal matrix, relative to its diagonal, below which both shifts have the same
-# effect.
-_SINGULAR = 1e-9
+# Determinant of the normal matrix over the product of its diagonal. Below this, shifts along both
+# axes change the measurement in the same way.
+_MIN_DETERMINANT = 1e-9
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,12 @@ class MaskShift:
     """Apparent shift of the mask relative to that of the camera.
 
     Attributes:
-        shift: shift (down, right) by the averaged cube, pixels; four fifths of the true one.
-        errors: standard errors by which this shift differs from 0.
-        left: standard errors by which the shift (down, right) that fits the residual of the cube
-            itself differs from 0.
+        shift: shift (down, right) fitted with the averaged cube, pixels. It is four fifths of the
+            true shift.
+        errors: standard errors by which `shift` differs from 0, for the larger of both directions.
+        left: standard errors by which a shift (down, right) that is fitted with the cube itself
+            differs from 0. It is small if the cube is consistent with its measurement. The plan of
+            a reconstruction in blocks is a JSON file with this key.
         change: root mean square of the change of the measurement by the shift.
     """
 
@@ -55,14 +57,15 @@ class MaskShift:
         return self._is_far or (size > MIN_SHIFT and max(self.left) > MIN_RESIDUAL_ERRORS)
 
     def is_doubtful(self, axis_across: int | None) -> bool:
-        """Tell whether the shift is more than wrong spectra in a cube imitate.
+        """Tell whether the shift is larger than wrong spectra in a cube can imitate.
 
         Args:
             axis_across: axis across the dispersion, -2 or -1; None: there is no such axis.
         """
-        # Light in the wrong band looks like a shift along the dispersion: 0.07 to 0.23 pixels. So
-        # the residual of the cube counts only across it. On 16 draws that nothing was chosen on,
-        # false warnings so fell from 7 to 1 (docs/development/experiments/uncertainty.md).
+        # Light in a wrong band looks like a shift of 0.07 to 0.23 pixels along the dispersion. So
+        # the residual of the cube counts only for shifts across the dispersion. On 16 random draws
+        # that were not used for this choice, false warnings fell from 7 to 1
+        # (docs/development/experiments/uncertainty.md).
         if axis_across is None:
             return self._is_far
         return self._is_far or (
@@ -79,13 +82,21 @@ class MaskShift:
 def find_mask_shift(y: Tensor, x: Tensor, system: System) -> MaskShift:
     """Fit a shift of the mask to the residual of a cube `(1, C, H, W)`.
 
-        min_δ ‖y − Ax̄ − Σ_k δ_k ∂(Ax̄)/∂s_k‖²,   s the place of the mask, by differences of a pixel
+        min_δ ‖y − Ax̄ − Σ_k δ_k ∂(Ax̄)/∂s_k‖²
 
-    A cube can be consistent with its measurement through a wrong mask, but has a pattern of the
-    mask then. Its mean x̄ over 5×5 pixels has neither the pattern nor most of its texture. The
-    texture that is missing is not correlated with the derivative of the mask. Where the cube itself
-    has a residual, a shift is fitted to that, too. A camera without one buffer `mask` gets a shift
-    of 0.
+    s is the place of the mask. The derivative by s is a difference of masks that are moved by a
+    pixel to either side.
+
+    A cube can be consistent with its measurement through a wrong mask, but then it has a pattern of
+    the mask. The mean x̄ of the cube over 5×5 pixels does not have this pattern. It does not have
+    most of the texture either, but texture is not correlated with the derivative of the mask. A
+    second shift is fitted with the cube itself. The shift is 0 if the camera does not have exactly
+    one buffer `mask`, or if the cube is smaller than 10 pixels.
+
+    Args:
+        y: measurement `(1, K, H', W')`.
+        x: the cube `(1, C, H, W)`.
+        system: the camera.
     """
     name = _mask_of(system)
     if name is None or min(x.shape[-2:]) < 2 * MEAN_SIDE:
@@ -94,8 +105,8 @@ def find_mask_shift(y: Tensor, x: Tensor, system: System) -> MaskShift:
     padded = F.pad(x, (margin,) * 4, mode="replicate")
     mean_cube = F.avg_pool2d(F.avg_pool2d(padded, (MEAN_SIDE, 1), 1), (1, MEAN_SIDE), 1)
     shift, errors, change = _fit(y, mean_cube, system, name)
-    _, left, _ = _fit(y, x, system, name)
-    return MaskShift(shift, max(errors), left, change)
+    _, residual_errors, _ = _fit(y, x, system, name)
+    return MaskShift(shift, max(errors), residual_errors, change)
 
 
 @torch.no_grad()
@@ -103,6 +114,11 @@ def measure_shifted(x: Tensor, system: System, mask_shift: MaskShift) -> Tensor:
     """Measure a cube through the shifted mask, if the shift is significant.
 
     Fractions of a pixel are interpolated linearly.
+
+    Args:
+        x: the cube `(1, C, H, W)`.
+        system: the camera.
+        mask_shift: apparent shift of the mask.
     """
     name = _mask_of(system)
     if name is None or not mask_shift.is_significant:
@@ -126,7 +142,12 @@ def _mask_of(system: System) -> str | None:
 def _fit(
     y: Tensor, x: Tensor, system: System, name: str
 ) -> tuple[tuple[float, float], tuple[float, float], float]:
-    """Return the shift (down, right), the same in standard errors, and its change of y."""
+    """Fit a shift of the mask to y − Ax.
+
+    Returns:
+        Shift (down, right) in pixels; the same in standard errors; root mean square of the change
+        of y by the shift.
+    """
     mask = dict(system.named_buffers())[name]
     images = []
     for axis in (-2, -1):
@@ -141,7 +162,7 @@ def _fit(
     is_rounding = float(residual.square().mean()) <= _MIN_RESIDUAL**2 * float(
         y.double().square().mean()
     )
-    if is_rounding or float(torch.linalg.det(gram)) <= _SINGULAR * scale:
+    if is_rounding or float(torch.linalg.det(gram)) <= _MIN_DETERMINANT * scale:
         return (0.0, 0.0), (0.0, 0.0), 0.0
     shift = torch.linalg.solve(gram, design.mT @ residual)
     shift_residual = design @ shift

@@ -1,6 +1,7 @@
 """Standard deviations of means over regions.
 
-Errors of neighbouring pixels are correlated, so σ of a mean over n pixels falls less than 1/√n.
+Errors of neighbouring pixels are correlated. So σ of a mean over n pixels falls more slowly than
+1/√n.
 """
 
 from dataclasses import dataclass
@@ -35,19 +36,20 @@ class Region:
 def region(result: Any, where: Any) -> Region:
     r"""Return the mean spectrum of a region, its shape, and the standard deviations of both.
 
-    With an error z of the method in units of σ (`Uncertainty.pattern`), moved by every t,
+    z is an error of the method in units of σ (`Uncertainty.pattern`). It is moved by every shift t:
 
         Var s_c = k² · mean_t (1/n · Σ_{p ∈ region} σ_c(p) z_c(p + t))²
 
-    The variance of the shape s_c/s̄ follows in the same way, linear in the error. So both contain
-    the correlation of the method's errors on this scene, in space and between bands. The factor k
-    depends on n: with it, 90 % of the errors of means, on other scenes, are within ±1.645 σ.
+    The variance of the shape s_c/s̄ follows in the same way, to first order in the error. So both
+    variances contain the correlation of the method's errors on this scene, in space and between
+    bands. The factor k depends on n. With k, 90 % of the errors of means on scenes that were not
+    used to fit it are within ±1.645 σ.
 
     Args:
         result: a `cassi.Reconstruction`, or anything with `x`, `std` and `pattern`,
             `(B, C, H, W)`.
-        where: an image `(H, W)` that is not zero at the pixels, or a pair of slices of rows and
-            columns.
+        where: an image `(H, W)` that is not zero at the pixels of the region, or a pair of slices
+            of rows and columns.
 
     Raises:
         ValueError: the region is empty, or has another size than the cube.
@@ -89,7 +91,17 @@ def region(result: Any, where: Any) -> Region:
 def shifted_errors(
     x: Tensor, std: Tensor, pattern: Tensor, is_inside: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return mean, its σ, shape and its σ, each `(B, C)`, before any factor; see `region`."""
+    """Return mean, σ of the mean, shape and σ of the shape, without the factor k of `region`.
+
+    Args:
+        x: cube `(B, C, H, W)`.
+        std: σ of x, of the same shape.
+        pattern: an error of the method in units of σ, of the same shape.
+        is_inside: bool, pixels of the region, `(H, W)`.
+
+    Returns:
+        Four tensors `(B, C)`.
+    """
     weights = is_inside.to(x.dtype) / is_inside.sum()
     mean = (x * weights).sum((-2, -1))
     errors = _correlate(std * weights, pattern)  # (B, C, H, W), one for each t

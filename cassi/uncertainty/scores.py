@@ -7,8 +7,9 @@ from torch import Tensor
 
 from cassi.uncertainty.error_model import LEVELS, NORMAL, load_error_model
 
+# Number of points of the sparsification curve.
 _STEPS = 50
-# Least share of the values on the curve: the error of fewer values depends on single ones.
+# Least share of the values on this curve. The mean error of fewer values depends on single values.
 _MIN_SHARE = 0.02
 
 
@@ -50,20 +51,21 @@ def score(x: Tensor, std: Tensor, truth: Tensor) -> dict[str, float]:
 
 
 def sparsification(error: Tensor, measure: Tensor) -> float:
-    r"""Return the area under the sparsification error, relative to that of a constant.
+    r"""Return the area under the sparsification error, relative to that of a constant measure.
 
         AUSE = ∫ s − o dq / ∫ s(0) − o dq
 
-    s(q) is the root mean square error without the share q of the values with the largest `measure`;
-    o(q) is that without the share with the largest errors. 0 means that the values with the largest
-    measure are those with the largest errors. 1 is the result of a constant measure.
+    s(q) is the root mean square error if the share q of the values with the largest `measure` is
+    left out. o(q) is the root mean square error if the share q with the largest errors is left out.
+    A result of 0 means that the measure sorts the values as their errors do. A constant measure has
+    the result 1.
 
     Args:
         error: |e| of every value, of any shape.
         measure: σ or any other measure, of the same shape; larger where a value is less certain.
 
     Returns:
-        The ratio; 0 where all errors are equal.
+        The ratio; 0 if all errors are equal.
 
     Source: Ilg et al., "Uncertainty estimates and multi-hypotheses networks for optical flow",
     ECCV 2018, 4.1.

@@ -224,7 +224,7 @@ def spectra_of(x, light=1.0, white=None, step=2.0):
 def surfaces():
     """Return a cube of ordinary surfaces, drawn from the statistics of scenes."""
     known = read_statistics()
-    root = torch.linalg.cholesky(known.within + 1e-3 * torch.eye(len(known.wavelengths)))
+    root = torch.linalg.cholesky(known.within_scenes + 1e-3 * torch.eye(len(known.wavelengths)))
     draws = torch.randn(len(root), 100, dtype=torch.float64)
     x = (known.mean[:, None] + root @ draws).exp().float().view(-1, 10, 10)
     return x.repeat_interleave(4, 1).repeat_interleave(4, 2)

@@ -100,7 +100,7 @@ def test_a_sensors_frame_gives_a_camera():
     bad = torch.rand(y.shape[1:], generator=torch.Generator().manual_seed(4)) < 0.005
     found = calibrate_on(y, camera.weighted(bad_pixels=bad), wavelengths=NM)
     assert found.after < found.before
-    assert not found.visible_ends
+    assert not found.told
     values = {each.key: each for each in found.estimates}
     assert values["right"].value == pytest.approx(-0.6, abs=0.15)
     rotation = values["rotation"]
