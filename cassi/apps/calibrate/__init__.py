@@ -55,7 +55,7 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
     calibration = outcome.calibration
     gain = None if settings.white is None else calibration.levels[0]
     # A mask of two values becomes grey when it is moved by a part of a pixel. Without this setting
-    # later commands would take it for a measured mask.
+    # later commands would treat it as a measured mask.
     if settings.measured_mask == "auto" and is_design(nominal.mask):
         settings = replace(settings, measured_mask=False)
     if snapshot.camera.system.is_broadband and not calibrated_snapshot.camera.system.is_broadband:
@@ -71,7 +71,7 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
         estimate_table,
     )
     if gain is None:
-        gain_text = "unknown, brightness is the scene's; give white=FILE"
+        gain_text = "unknown, because the brightness of the scene is; give white=FILE"
     else:
         gain_text = f"{gain:.5g}, divided out by camera.yaml's scale"
     print(
@@ -119,13 +119,16 @@ def load_frames(settings: Calibrate, device: torch.device) -> tuple[Snapshot, li
         random = scene_generator(settings.seed, "calibration")
         y = settings.twin.measure(first_snapshot.truth.to(device), nominal, random)
         notes.append(
-            f"measurement: simulated by a camera that is off: {_describe_defects(settings.twin)}"
+            f"measurement: simulated by a camera with defects: {_describe_defects(settings.twin)}"
         )
     elif other_snapshots and any(snapshot.good_pixels is not None for snapshot in snapshots):
-        # The camera of the first snapshot leaves out the bad pixels of that snapshot alone.
+        # The first snapshot's camera has only the bad pixels of that snapshot.
         all_good = torch.ones_like(y[:1], dtype=torch.bool)
-        good_pixels = [all_good if s.good_pixels is None else s.good_pixels for s in snapshots]
-        system = system.unweighted.weighted(bad_pixels=~torch.cat(good_pixels))
+        good_per_snapshot = [
+            all_good if snapshot.good_pixels is None else snapshot.good_pixels
+            for snapshot in snapshots
+        ]
+        system = system.unweighted.weighted(bad_pixels=~torch.cat(good_per_snapshot))
     known_light = []
 
     def read_known_light(role: str, file: str) -> tuple[Tensor, Tensor | None]:
@@ -134,14 +137,14 @@ def load_frames(settings: Calibrate, device: torch.device) -> tuple[Snapshot, li
         return snapshot.y, snapshot.good_pixels
 
     if settings.white is not None:
-        frame, mask = read_known_light("white", settings.white)
-        known_light.append(Frame.snapshot(frame, system.cube_shape[0], mask))
+        frame, good_pixels = read_known_light("white", settings.white)
+        known_light.append(Frame.snapshot(frame, system.cube_shape[0], good_pixels))
     for filter_settings in settings.filters:
-        band_position = _band_position(
+        band_position = _find_band_position(
             filter_settings.wavelength, first_snapshot.camera.wavelengths
         )
-        frame, mask = read_known_light("monochromatic", filter_settings.file)
-        known_light.append(Frame.monochromatic(frame, band_position, mask))
+        frame, good_pixels = read_known_light("monochromatic", filter_settings.file)
+        known_light.append(Frame.monochromatic(frame, band_position, good_pixels))
     camera = replace(first_snapshot.camera, system=system)
     return replace(first_snapshot, camera=camera, y=y, notes=tuple(notes)), known_light
 
@@ -161,7 +164,7 @@ def _describe_defects(twin: Twin) -> str:
     )
 
 
-def _band_position(wavelength: float | None, wavelengths: tuple[float, ...] | None) -> float:
+def _find_band_position(wavelength: float | None, wavelengths: tuple[float, ...] | None) -> float:
     """Return the position of a wavelength among the bands: 2.5 is halfway between bands 2 and 3."""
     if wavelengths is None or len(wavelengths) < 2:
         raise ValueError(

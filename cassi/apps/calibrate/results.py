@@ -57,7 +57,14 @@ def camera_values(
     gain: float | None,
     wavelengths: tuple[float, ...] | None,
 ) -> dict[str, object]:
-    """Return the content of a camera's file, which lies beside `mask.npy`."""
+    """Return the content of a camera's file, which lies beside `mask.npy`.
+
+    Args:
+        settings: settings of the calibration; their corrections of frames go into the file.
+        system: the calibrated system.
+        gain: mean response to white light, which the file divides out; None without a white frame.
+        wavelengths: wavelengths of the bands, nm, if they are known.
+    """
     node = {
         "bands": system.bands,
         "axis": system.axis,
@@ -84,7 +91,7 @@ def camera_values(
         frame_settings[name] = map_paths(
             frame_settings[name], lambda file: str(Path(file).resolve())
         )
-    # A measurement is multiplied by the scale, which so divides the gain out.
+    # Measurements are multiplied by the scale, so the scale over the gain removes the gain.
     if gain is not None:
         frame_settings["scale"] = float(frame_settings["scale"]) / gain
     # Only corrections that do something are written, so that the file shows what matters.
