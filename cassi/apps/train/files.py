@@ -1,6 +1,6 @@
-"""Files in the folder of a training: checkpoints, options and networks, and resuming from them.
+"""Files in the folder of a training: checkpoints, options and networks; how a training resumes.
 
-A folder may be a stranger's. Nothing in a checkpoint is executed, and only options of a training
+The folder may be a stranger's. Nothing in a checkpoint is executed, and only options of a training
 are taken from it.
 """
 
@@ -109,8 +109,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 def check_plugins(content: Mapping[str, object]) -> None:
     """Raise ValueError if the training of a checkpoint had plugins, and none is loaded now.
 
-    A plugin file may have another name by now, so the names are not compared: the loaded plugins
-    have what the settings name.
+    A plugin file may have been renamed since. So the names are not compared, and any loaded plugin
+    is accepted.
     """
     names = content.get("plugins")
     if (
@@ -118,7 +118,9 @@ def check_plugins(content: Mapping[str, object]) -> None:
         and isinstance(names, list)
         and (missing := missing_plugins(names)) is not None
     ):
-        raise ValueError(f"ckpt: this training needs {missing}; give it again, it is a program")
+        raise ValueError(
+            f"ckpt: this training needs {missing}; give it again, because it is a program"
+        )
 
 
 def check_steps(checkpoint: Path, folder: Path, finished_steps: int, max_steps: int) -> None:
@@ -171,7 +173,7 @@ def export(
             summary = {**card.training, "step": content["global_step"], **scores}
             state = network_weights(content["state_dict"])
             save_model(stage / name, state, replace(card, training=summary), settings.half)
-        # The settings come last: whoever finds them finds the weights, too.
+        # The settings are written last, so that a reader who finds them also finds the weights.
         (stage / "model.yaml").write_text(to_yaml(to_dict(settings)), encoding="utf-8")
     return [folder / name for name, _, _ in weights]
 
@@ -188,6 +190,7 @@ def _read_best(folder: Path, last: dict[str, Any]) -> dict[str, Any]:
 
 
 RUN_ID_FILE = "services.json"
+"""File beside the checkpoints: the names that services gave a run."""
 
 
 def read_run_ids(folder: Path) -> dict[str, str]:
@@ -201,16 +204,17 @@ def read_run_ids(folder: Path) -> dict[str, str]:
 
 def write_run_ids(folder: Path, ids: Mapping[str, str]) -> None:
     """Write the names that services gave a run beside its checkpoints."""
-    _write_beside(folder, RUN_ID_FILE, json.dumps(dict(ids)))
+    _write_beside_checkpoints(folder, RUN_ID_FILE, json.dumps(dict(ids)))
 
 
-def _write_beside(folder: Path, name: str, text: str) -> None:
+def _write_beside_checkpoints(folder: Path, name: str, text: str) -> None:
     checkpoint_folder(folder).mkdir(parents=True, exist_ok=True)
     with atomic_path(checkpoint_folder(folder) / name) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 OPTIONS_FILE = "options.yaml"
+"""File beside the checkpoints: the options that the training was started with."""
 
 
 def save_options(folder: Path, options: Sequence[str]) -> None:
@@ -218,7 +222,9 @@ def save_options(folder: Path, options: Sequence[str]) -> None:
 
     Hydra keeps a copy, too, but a later command that is refused overwrites it.
     """
-    _write_beside(folder, OPTIONS_FILE, yaml.safe_dump(list(options), allow_unicode=True))
+    _write_beside_checkpoints(
+        folder, OPTIONS_FILE, yaml.safe_dump(list(options), allow_unicode=True)
+    )
 
 
 def add_earlier_options(arguments: list[str]) -> list[str]:
@@ -236,15 +242,15 @@ def add_earlier_options(arguments: list[str]) -> list[str]:
     Raises:
         ValueError: the file of options is damaged, or has an option that must be given again.
     """
-    options_by_key = {_key(argument): argument for argument in arguments if _is_option(argument)}
+    options_by_key = {_key_of(argument): argument for argument in arguments if _is_option(argument)}
     folder = options_by_key.get("hydra.run.dir", "").partition("=")[2].strip("'\"")
     options_file = checkpoint_folder(Path(folder)) / OPTIONS_FILE
     if options_by_key.get("ckpt") != "ckpt=last" or not folder or not options_file.is_file():
         return arguments
     earlier_options = [
-        option for option in _read_options(options_file) if _key(option) not in options_by_key
+        option for option in _read_options(options_file) if _key_of(option) not in options_by_key
     ]
-    # A new choice of loggers replaces all earlier options of loggers, which may not fit to it.
+    # A new choice of loggers replaces all earlier options of loggers, which may not fit it.
     if "logger" in options_by_key:
         earlier_options = [
             option for option in earlier_options if not _belongs_to(option, "logger")
@@ -260,15 +266,16 @@ def add_earlier_options(arguments: list[str]) -> list[str]:
         # The option is quoted, so that nobody pastes a stranger's words into a shell by mistake.
         raise ValueError(
             f"{options_file}: this training was started with {option[:200]!r}; {reason}, so give "
-            f"it again, or another {_key(option).partition('.')[0]}=…, beside ckpt=last"
+            f"it again, or another {_key_of(option).partition('.')[0]}=…, beside ckpt=last"
         )
     return earlier_options + arguments
 
 
 def _belongs_to(option: str, name: str) -> bool:
-    return re.split(r"[.@/]", _key(option))[0] == name
+    return re.split(r"[.@/]", _key_of(option))[0] == name
 
 
+# A stranger's file must not fill the memory. The options of a command are much shorter.
 _MAX_OPTIONS_BYTES = 1 << 20
 
 
@@ -304,7 +311,7 @@ def _is_training_option(option: str) -> bool:
     if match[2] not in groups | {field.name for field in fields(Train)}:
         return False
     group = match[1].partition("@")[0]
-    # The config of a group is a name, NAME or FOLDER/NAME, or a list of names; never a path.
+    # The value for a group is NAME, FOLDER/NAME or a list of names, and never a path.
     is_group = "/" in group or "@" in key or group in groups
     return not is_group or re.fullmatch(r"\w[\w-]*(/\w[\w-]*)?|\[[\w, -]*\]|", value) is not None
 
@@ -313,5 +320,5 @@ def _is_option(argument: str) -> bool:
     return "=" in argument and not argument.startswith("-")
 
 
-def _key(option: str) -> str:
+def _key_of(option: str) -> str:
     return option.partition("=")[0].lstrip("+~")

@@ -92,8 +92,8 @@ def test_highlights_of_validation_scenes_are_told(train, tmp_path):
         *TINY, "data=folder", "data.root=scenes", "data.simulator.masks.mask=mask.npy",
         "data.batch_size=1", "data.workers=0", "trainer.max_steps=1",
     ).ok()  # fmt: skip
-    assert "validation: bright has highlights up to 4; its PSNR is that of" in outcome.out
-    assert "validation: 99 % of dim lie below half of the peak of PSNR" in outcome.out
+    assert "validation: bright has highlights up to 4; its PSNR is computed" in outcome.out
+    assert "validation: 99 % of the values of dim lie below half of the peak" in outcome.out
 
 
 @pytest.mark.parametrize("launched", [pytest.param("by Lightning", marks=pytest.mark.thorough), ""])
@@ -314,7 +314,7 @@ def test_a_dry_run_tells_the_memory_of_a_whole_batch(train, monkeypatch):
         monkeypatch.setattr(dry_run, "ENOUGH_SECONDS", enough)
         gc.collect()  # the memory of a CPU is that of the whole process
         out = train(*options).ok().out
-        assert ("in proportion to batches of 1 and 2" in out) == (enough == 0)
+        assert ("extrapolated from batches of 1 and 2" in out) == (enough == 0)
         said.append(float(re.findall(r"([\d.]+) GiB", out)[0]))
     assert said[0] == pytest.approx(said[1], rel=0.2)
 
@@ -381,7 +381,9 @@ def test_a_dry_run_says_what_a_training_takes_and_writes_nothing(train, tmp_path
     assert "GiB at its peak: " in cost
     assert str(tmp_path / "run") in last
     assert list(tmp_path.iterdir()) == []
-    shares, advice = re.fullmatch(r"of a step: (.*); less of the first: (.*)", parts).groups()
+    shares, advice = re.fullmatch(
+        r"parts of a step: (.*); to speed up the first: (.*)", parts
+    ).groups()
     names = re.findall(r"(\w+) (\d+) %", shares)
     assert {name for name, _ in names} == set(dry_run.ADVICE)
     assert names[0][0] == "start"
