@@ -44,7 +44,7 @@ An adaptive cluster chooses its number of workers by the number of these jobs. E
 takes memory of the scheduler.
 """
 DASK_CONFIG = {
-    "distributed.comm.timeouts.connect": "20s",  # for connecting to a scheduler, also again
+    "distributed.comm.timeouts.connect": "20s",  # for finding a scheduler, or a lost one again
     # A job fails if it is lost with more workers than this. A scheduler that runs already keeps its
     # own setting.
     "distributed.scheduler.allowed-failures": 2,
@@ -98,7 +98,7 @@ def open_workers(settings: Sharing, *, blocks: bool = False) -> Iterator[Workers
 
     Raises:
         OSError: no scheduler answers at the cluster's address.
-        ValueError: a package for it is missing, or its options do not fit.
+        ValueError: a package for the cluster is missing, or an option does not fit.
     """
     _prepared.clear()  # files may have changed since an earlier command of this process
     command = Command(
@@ -169,7 +169,7 @@ def _run(
         future = ended_futures.get()
         item = item_of.pop(future)
         try:
-            yield item, _result_of(future)
+            yield item, _get_result(future)
         except BrokenProcessPool:
             lost_inputs.append(item)
         del future  # frees its result, which may be large, while the next one is waited for
@@ -185,14 +185,14 @@ def _submit(
         failed_future.set_exception(error)
         return failed_future
     except (EOFError, BlockingIOError, RuntimeError):
-        # Each of these comes where no process, or no thread, could be started.
+        # Python raises one of these if no further process or thread can be started.
         raise OSError(
             "processes: the system lets no more processes start; give a smaller number, or raise "
             "ulimit -u"
         ) from None
 
 
-def _result_of(future: "Future[Any]") -> Any:
+def _get_result(future: "Future[Any]") -> Any:
     try:
         return future.result()
     except CancelledError:

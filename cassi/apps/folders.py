@@ -119,7 +119,7 @@ class OneCommand(Callback):
         _refuse_links(Path(initial_folder), config, _JOB_FOLDER_PATTERNS)
         if (folder := str(_choose_folder(config, config.hydra.sweep))) != initial_folder:
             _add_job_options(config.hydra, f"hydra.sweep.dir={quoted(folder)}")
-        common = common_keys(OmegaConf.select(config, "hydra.overrides.task") or [])
+        common = find_common_keys(OmegaConf.select(config, "hydra.overrides.task") or [])
         key = "hydra.job.config.override_dirname.exclude_keys"
         if common:
             names = [*(OmegaConf.select(config, key) or []), *common]
@@ -160,12 +160,12 @@ def _add_job_options(hydra: Any, *options: str) -> None:
             hydra.overrides.hydra += list(options)
 
 
-def common_keys(options: Sequence[str]) -> list[str]:
+def find_common_keys(options: Sequence[str]) -> list[str]:
     """Return the keys of the options of a sweep that are the same for all jobs.
 
     The list is empty if no option differs, for example if the sweeper chooses the values itself.
 
-    >>> common_keys(["seed=0,1", "data.crop=[16,32]", "model=mst_s"])
+    >>> find_common_keys(["seed=0,1", "data.crop=[16,32]", "model=mst_s"])
     ['data.crop', 'model']
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser

@@ -61,7 +61,7 @@ def take_flags(arguments: Sequence[str]) -> tuple[set[str], list[str]]:
 
 @contextlib.contextmanager
 def filter_output(flags: set[str]) -> Iterator[None]:
-    """Hide what a command prints on stdout, as its flags ask. Warnings and errors stay, on stderr.
+    """Hide the output on stdout if a flag asks for it. Warnings and errors stay, on stderr.
 
     With `--json` stdout has one line, `{"status": 0, "runs": [{"folder": …, "metrics": {…}}]}`: for
     each job its folder and the numbers of its result files. If the command fails, the line is

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cassi import ops
 from cassi.apps.calibrate.filters import calibrate_by_filters
-from cassi.apps.calibrate.results import camera_values, write_calibration
+from cassi.apps.calibrate.results import make_camera_values, write_calibration
 from cassi.apps.command import (
     Run,
     choose_device,
@@ -45,7 +45,7 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
     prepare_process(settings)
     snapshot, known_light = load_frames(settings, device)
     print(*snapshot.notes, sep="\n")
-    nominal = _plain_sd_cassi(snapshot.camera.system)
+    nominal = _require_sd_cassi(snapshot.camera.system)
     callback = make_progress_printer("calibrate")
     calibrated_snapshot = make_calibration(
         settings, callback, light_frames=known_light, radius=settings.radius
@@ -65,7 +65,7 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
     write_calibration(
         run.folder,
         calibration.system.mask.clamp(0, 1),  # an estimated contrast may lead to values above 1
-        camera_values(settings, calibration.system, gain, snapshot.camera.wavelengths),
+        make_camera_values(settings, calibration.system, gain, snapshot.camera.wavelengths),
         lambda path: _save_figure(path, calibration),
         result | environment(device, ops.backend(device)) | {"inputs": list(snapshot.notes)},
         estimate_table,
@@ -109,7 +109,7 @@ def load_frames(settings: Calibrate, device: torch.device) -> tuple[Snapshot, li
     first_snapshot, *other_snapshots = (read_file(file) for file in file_groups)
     system = first_snapshot.camera.system
     notes = [*first_snapshot.notes, *(snapshot.notes[0] for snapshot in other_snapshots)]
-    nominal, snapshots = _plain_sd_cassi(system), (first_snapshot, *other_snapshots)
+    nominal, snapshots = _require_sd_cassi(system), (first_snapshot, *other_snapshots)
     y = torch.cat([snapshot.y for snapshot in snapshots])
     if settings.twin is not None:
         if files is not None or first_snapshot.truth is None or settings.noise is not None:
@@ -149,7 +149,7 @@ def load_frames(settings: Calibrate, device: torch.device) -> tuple[Snapshot, li
     return replace(first_snapshot, camera=camera, y=y, notes=tuple(notes)), known_light
 
 
-def _plain_sd_cassi(system: System) -> SDCassi:
+def _require_sd_cassi(system: System) -> SDCassi:
     """Return the camera without bad pixels; ValueError if it is no SDCassi."""
     camera = system.base_camera
     if type(camera) is not SDCassi:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cassi import ops
 from cassi.apps.arguments import quoted
-from cassi.apps.calibrate.results import camera_values, write_calibration
+from cassi.apps.calibrate.results import make_camera_values, write_calibration
 from cassi.apps.camera.system import nominal_offsets
 from cassi.apps.command import Run, choose_device, prepare_process
 from cassi.apps.inputs import file_path, load_snapshot, read_frame
@@ -47,7 +47,7 @@ def calibrate_by_filters(settings: Calibrate, run: Run) -> float:
     frame_shape = _move_dispersion_last(raw_frames[0][0], axis).shape
     window = _find_field_window(settings, filtered_camera, axis, frame_shape)
     gain = None if response is None else float(response.values.mean())
-    camera_file = camera_values(settings, system, gain, wavelengths)
+    camera_file = make_camera_values(settings, system, gain, wavelengths)
     spacing = (torch.tensor(wavelengths),)
     (slopes,) = torch.gradient(filtered_camera.offsets.double(), spacing=spacing)
     # The slope dd/dλ turns the error of an offset, pixels, into an error of the wavelength, nm.

@@ -33,7 +33,7 @@ def write_calibration(
     Args:
         folder: folder of the results.
         mask: `(H, W)`, after leading axes of length 1.
-        camera: content of camera.yaml, see `camera_values`.
+        camera: content of camera.yaml, see `make_camera_values`.
         draw: saves the figure at a path.
         numbers: content of calibration.json.
         notes: lines that become comments in camera.yaml.
@@ -51,7 +51,7 @@ def write_calibration(
         write_numbers(stage / "calibration.json", numbers)
 
 
-def camera_values(
+def make_camera_values(
     settings: Calibrate,
     system: SDCassi | TiltedCassi,
     gain: float | None,
@@ -94,7 +94,7 @@ def camera_values(
     # Measurements are multiplied by the scale, so the scale over the gain removes the gain.
     if gain is not None:
         frame_settings["scale"] = float(frame_settings["scale"]) / gain
-    # Only corrections that do something are written, so that the file shows what matters.
+    # Corrections with their default value are left out, so that the file stays short.
     values |= {
         key: value for key, value in frame_settings.items() if value != CORRECTION_DEFAULTS.get(key)
     }

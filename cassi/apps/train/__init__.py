@@ -89,7 +89,9 @@ def train(settings: Train, run: Run) -> float:
     # The checkpoint is checked now, because reading the scenes takes long.
     if checkpoint is not None:
         check_fit(
-            files.network_weights(content["state_dict"]), net, f"ckpt: {checkpoint} is not of"
+            files.select_network_weights(content["state_dict"]),
+            net,
+            f"ckpt: {checkpoint} is not of",
         )
         files.check_steps(checkpoint, folder, content["global_step"], settings.trainer["max_steps"])
     data = inputs.load_data(settings)

@@ -25,8 +25,10 @@ Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
 MAX_TIMED_STEPS = 3
-"""Largest number of steps of a whole batch that are timed. The fastest of them counts, because the
-first step also takes memory from the system."""
+"""Largest number of timed steps of a whole batch.
+
+The fastest step counts, because the first one also takes memory from the system.
+"""
 ENOUGH_SECONDS = 5.0
 """After this time no further step of a whole batch is started. A longer time disturbs the user."""
 DAY, HOUR, MINUTE = 86400, 3600, 60
@@ -61,7 +63,7 @@ class Step:
     part_seconds: dict[str, float] = field(default_factory=dict)
 
 
-def next_batch_size(steps: Sequence[Step], batch_size: int) -> int | None:
+def choose_batch_size(steps: Sequence[Step], batch_size: int) -> int | None:
     """Return the number of cubes in the next step, or None if time and memory are known.
 
     Whole batches are timed if they take a few seconds only. Otherwise the time is measured on one
@@ -161,7 +163,7 @@ class _StepTimer:
             # A GPU computes the cubes of a batch at the same time, so its time is not proportional
             # to their number. Several processes could choose different numbers of cubes.
             if self.may_split and trainer.world_size == 1 and device.type == "cpu":
-                self.n_cubes = next_batch_size(self.steps, self.batch_size) or 1
+                self.n_cubes = choose_batch_size(self.steps, self.batch_size) or 1
         # The tensor is changed in place, because Lightning gives this same object to the step.
         batch.data = batch[: self.n_cubes]
         self.memory = PeakMemory(device)
@@ -180,7 +182,7 @@ class _StepTimer:
         step_seconds = end_time - self.start_time
         step = Step(self.n_cubes, waiting_seconds, step_seconds, peak_bytes, part_seconds)
         self.steps.append(step)
-        size = next_batch_size(self.steps, self.batch_size)
+        size = choose_batch_size(self.steps, self.batch_size)
         # All processes must stop after the same step, also if they measured different times.
         # Otherwise one of them would wait for the others for ever.
         trainer.should_stop = trainer.strategy.reduce_boolean_decision(size is None, all=False)

@@ -65,14 +65,15 @@ def find_checkpoint(ckpt: str | Path | None, folder: Path) -> Path | None:
             )
         return None
     if ckpt == "last":
-        return _last_or_previous(last) if last.exists() else None
+        return _repair_checkpoint(last) if last.exists() else None
     path = Path(str(ckpt)).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"ckpt: no file {path}; give null, last or a .ckpt file")
     return path
 
 
-def _last_or_previous(last: Path) -> Path:
+def _repair_checkpoint(last: Path) -> Path:
+    """Return the last checkpoint; if it is damaged, put the one before it in its place."""
     try:
         read_checkpoint(last)
     except ValueError as error:
@@ -80,7 +81,7 @@ def _last_or_previous(last: Path) -> Path:
         if not previous.exists():
             raise ValueError(f"{error}; start again in another folder") from None
         read_checkpoint(previous)
-        warnings.warn(f"{error}; going on from the one before it", stacklevel=3)
+        warnings.warn(f"{error}; going on from the checkpoint before it", stacklevel=3)
         # The next checkpoint that is saved makes last.ckpt the previous one. The damaged file must
         # not replace the good one then.
         previous.replace(last)
@@ -102,7 +103,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         return {key: content[key] for key in ("state_dict", "global_step", *content)}
     except OSError:
         raise
-    except Exception:  # torch.load fails in many ways on what is no checkpoint
+    except Exception:  # torch.load raises errors of many kinds for other files
         raise ValueError(f"ckpt: {path} is no checkpoint of cassi-train, or damaged") from None
 
 
@@ -138,7 +139,7 @@ def check_steps(checkpoint: Path, folder: Path, finished_steps: int, max_steps: 
         )
 
 
-def network_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def select_network_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the network's weights from the `state_dict` of a checkpoint."""
     return {
         key.removeprefix(NETWORK_PREFIX): value
@@ -171,7 +172,7 @@ def export(
     with atomic_folder(folder) as stage:
         for name, content, scores in weights:
             summary = {**card.training, "step": content["global_step"], **scores}
-            state = network_weights(content["state_dict"])
+            state = select_network_weights(content["state_dict"])
             save_model(stage / name, state, replace(card, training=summary), settings.half)
         # The settings are written last, so that a reader who finds them also finds the weights.
         (stage / "model.yaml").write_text(to_yaml(to_dict(settings)), encoding="utf-8")
@@ -228,7 +229,7 @@ def save_options(folder: Path, options: Sequence[str]) -> None:
 
 
 def add_earlier_options(arguments: list[str]) -> list[str]:
-    """Put the options of an earlier training before those of the command that resumes it.
+    """Put the options of an earlier training before the options of the command that resumes it.
 
     An option of the resuming command replaces the earlier one. Plugins, which are programs, and
     loggers that send to another machine are refused: the folder may be a stranger's.

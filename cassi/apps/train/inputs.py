@@ -101,7 +101,7 @@ def _load_plugin_scenes(data: Data, split: str, wavelengths: tuple[float, ...]) 
 
 
 def load_data(settings: Train) -> TrainingData:
-    """Read all scenes, and make the `TrainingData` of them.
+    """Read all scenes, and make a `TrainingData` from them.
 
     Raises:
         OSError: a file is missing, or cannot be read.
@@ -327,8 +327,8 @@ def _shorten_service_errors(name: str) -> Iterator[None]:
 
 def _make_mlflow_store(folder: Path) -> dict[str, str]:
     """Return the arguments for runs without a server: MLflow keeps them in an SQLite file."""
-    # mlflow-skinny does not install these two. Their import here leads to an error that says what
-    # to install.
+    # mlflow-skinny does not install these two packages. If one is missing, its import fails here,
+    # and the error says what to install.
     import alembic  # noqa: F401
     import sqlalchemy  # noqa: F401
 

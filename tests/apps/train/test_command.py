@@ -15,7 +15,7 @@ from scipy.io import savemat
 from shared import before_a_push
 
 from cassi.apps.train import dry_run
-from cassi.apps.train.files import add_earlier_options, network_weights, read_checkpoint
+from cassi.apps.train.files import add_earlier_options, read_checkpoint, select_network_weights
 from cassi.apps.train.inputs import build_simulator
 from cassi.data.datasets import TrainingCrops
 from cassi.models.load import create_model, load_model, read_card
@@ -197,14 +197,18 @@ def test_what_the_files_of_a_moving_average_hold(train, tmp_path):
     train(*STILL, *options, "trainer.max_steps=3").ok()
     folder = tmp_path / "run"
     last, best = (read_checkpoint(folder / "checkpoints" / f"{n}.ckpt") for n in ("last", "best"))
-    average, plain = (network_weights(last[k]) for k in ("state_dict", "current_model_state"))
+    average, plain = (
+        select_network_weights(last[k]) for k in ("state_dict", "current_model_state")
+    )
     assert not equal(average, plain)
     for ema, weights in ((None, average), (False, plain)):
         file = folder / "checkpoints" / "last.ckpt"
         net = create_model("gap_net", bands=28, stages=1, weights=file, ema=ema)
         assert equal(dict(net.state_dict()), weights)
     assert equal(load_file(folder / "ema.safetensors"), average)
-    assert equal(load_file(folder / "model.safetensors"), network_weights(best["state_dict"]))
+    assert equal(
+        load_file(folder / "model.safetensors"), select_network_weights(best["state_dict"])
+    )
 
 
 def test_a_training_without_validation_has_no_score(train, tmp_path):
@@ -278,7 +282,7 @@ def test_a_dry_run_of_a_sweep_leaves_nothing(train, tmp_path, monkeypatch):
 
 def _plan(whole, seconds_of_a_cube, first=1.0):
     done = []
-    while (size := dry_run.next_batch_size(done, whole)) is not None:
+    while (size := dry_run.choose_batch_size(done, whole)) is not None:
         seconds = size * seconds_of_a_cube * (1.0 if done else first)
         done.append(dry_run.Step(size, 0.5, seconds, 100 + 10 * size))
     return [step.n_cubes for step in done], dry_run.estimate_whole_batch(done, whole)
