@@ -173,7 +173,7 @@ class LiveReconstruction:
             self.n_dropped += len(readable) - 1
             # Frames that arrived before the first cube are counted, but not reported.
             if self.n_done:
-                self.notices.count("dropped", len(readable) - 1, self._say_dropped)
+                self.notices.count("dropped", len(readable) - 1, self._describe_dropped)
         frame, start = readable[-1], time.perf_counter()
         try:
             raw, view = self._reconstruct(frame, start)
@@ -189,7 +189,7 @@ class LiveReconstruction:
         if self.n_done > 1:
             self._choose_rung(time.perf_counter() - start)
 
-    def _say_dropped(self, count: int) -> str:
+    def _describe_dropped(self, count: int) -> str:
         frames = "frame" if count == 1 else "frames"
         return f"dropped {count:,} {frames} to keep up, {self.n_dropped:,} in all"
 

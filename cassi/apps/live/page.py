@@ -37,7 +37,7 @@ _LOST_CONNECTION_SCRIPT = """
 const line = document.createElement("p");
 line.setAttribute("role", "alert");
 line.style.cssText = "margin: 0; color: var(--bad); font-weight: 600";
-line.textContent = "cassi-live has ended: this page shows what came last.";
+line.textContent = "cassi-live has ended: this page shows the last cube.";
 document.querySelector("header").append(line);
 """
 

@@ -211,7 +211,17 @@ def make_trainer(
     resumed_step: int | None,
     further_callbacks: Sequence[Callback] = (),
 ) -> Trainer:
-    """Make Lightning's Trainer with the callbacks of the settings and further ones."""
+    """Make Lightning's Trainer.
+
+    Args:
+        settings: settings of the training, with the callbacks and loggers.
+        folder: folder of the training.
+        resumed_step: step of the checkpoint, or None for a new training.
+        further_callbacks: callbacks beside those of the settings.
+
+    Raises:
+        ValueError: Lightning refuses the settings of the trainer.
+    """
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
     callbacks = [*inputs.build_callbacks(settings), *further_callbacks]
@@ -235,7 +245,19 @@ def fit(
     checkpoint: Path | None = None,
     advice: str = "",
 ) -> None:
-    """Train. After an interruption, raise the exception that ends a command, with the advice."""
+    """Train the network.
+
+    Args:
+        trainer: made by `make_trainer`.
+        module: made by `make_module`.
+        data: training and validation scenes.
+        checkpoint: checkpoint to resume from; None starts with new weights.
+        advice: how to resume, the message of the exceptions.
+
+    Raises:
+        KeyboardInterrupt: the user pressed Ctrl-C.
+        TerminationSignal: the process got SIGTERM.
+    """
     try:
         with leave_to_lightning(trainer):
             trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)

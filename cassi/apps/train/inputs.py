@@ -195,7 +195,7 @@ def data_wavelengths(data: Data) -> tuple[float, ...]:
     if data.simulator is None:
         # A network must not be trained or chosen on the scenes of published tables.
         raise ValueError(
-            f"data={data.name} cannot train: it is there to evaluate on; give data=cave, or "
+            f"data={data.name} cannot train: its scenes are for evaluation; give data=cave, or "
             "data=folder data.root=DIR"
         )
     wavelengths = data.given_wavelengths

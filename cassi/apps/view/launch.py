@@ -122,7 +122,7 @@ def run_until_interrupted(name: str, command: Callable[[], object]) -> None:
 
 
 def _drop_ignored(numbers: Sequence[signal.Signals]) -> list[signal.Signals]:
-    # `nohup` starts a command that ignores SIGHUP, and the command must go on to ignore it.
+    # `nohup` makes a command ignore SIGHUP, and the command must not change that.
     return [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
 
 
