@@ -124,11 +124,8 @@ def load_frames(settings: Calibrate, device: torch.device) -> tuple[Snapshot, li
     elif other_snapshots and any(snapshot.good_pixels is not None for snapshot in snapshots):
         # The first snapshot's camera has only the bad pixels of that snapshot.
         all_good = torch.ones_like(y[:1], dtype=torch.bool)
-        good_per_snapshot = [
-            all_good if snapshot.good_pixels is None else snapshot.good_pixels
-            for snapshot in snapshots
-        ]
-        system = system.unweighted.weighted(bad_pixels=~torch.cat(good_per_snapshot))
+        good_frames = [all_good if s.good_pixels is None else s.good_pixels for s in snapshots]
+        system = system.unweighted.weighted(bad_pixels=~torch.cat(good_frames))
     known_light = []
 
     def read_known_light(role: str, file: str) -> tuple[Tensor, Tensor | None]:

@@ -88,11 +88,8 @@ def train(settings: Train, run: Run) -> float:
     card = replace(card, wavelengths=wavelengths)
     # The checkpoint is checked now, because reading the scenes takes long.
     if checkpoint is not None:
-        check_fit(
-            files.select_network_weights(content["state_dict"]),
-            net,
-            f"ckpt: {checkpoint} is not of",
-        )
+        weights = files.select_network_weights(content["state_dict"])
+        check_fit(weights, net, f"ckpt: {checkpoint} is not of")
         files.check_steps(checkpoint, folder, content["global_step"], settings.trainer["max_steps"])
     data = inputs.load_data(settings)
     if is_first:
