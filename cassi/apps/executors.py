@@ -38,19 +38,25 @@ Input = TypeVar("Input")
 Output = TypeVar("Output")
 Argument = TypeVar("Argument")
 MAX_SUBMITTED_JOBS = 1000
-"""Jobs that wait or run on a cluster at one time. An adaptive cluster grows by their number."""
+"""Largest number of jobs that wait or run on a cluster at one time.
+
+An adaptive cluster chooses its number of workers by the number of these jobs. Each waiting job
+takes memory of the scheduler.
+"""
 DASK_CONFIG = {
-    "distributed.comm.timeouts.connect": "20s",  # how long a lost scheduler is looked for
-    "distributed.scheduler.allowed-failures": 2,  # for a cluster that the command starts
-    # Dask's web pages ask for no certificate. They stay off, so that no other user of the
-    # machines can read what a command does.
+    "distributed.comm.timeouts.connect": "20s",  # for finding a scheduler, or a lost one again
+    # A job fails if it is lost with more workers than this. A scheduler that runs already keeps its
+    # own setting.
+    "distributed.scheduler.allowed-failures": 2,
+    # Dask's web pages need no certificate. They stay off, so that no other user of the machines
+    # can read what a command does.
     "distributed.scheduler.http.routes": (),
     "distributed.worker.http.routes": (),
 }
 PRELOADED_MODULES = ["cassi.apps.reconstruct.many", "cassi.evaluation", "cassi.viz"]
 """Modules that the fork server imports once, for all local processes."""
 _LOCALHOST = "127.0.0.1"
-_LOST_MESSAGE = "the process that did it was lost each time; is there enough memory?"
+_LOST_MESSAGE = "the process of this job was lost at every try; is there enough memory?"
 # A worker of Dask may run jobs in several threads. Random state and current folder belong to the
 # whole process, so only one job runs at a time.
 _JOB_LOCK = threading.Lock()
@@ -92,7 +98,7 @@ def open_workers(settings: Sharing, *, blocks: bool = False) -> Iterator[Workers
 
     Raises:
         OSError: no scheduler answers at the cluster's address.
-        ValueError: a package for it is missing, or its options do not fit.
+        ValueError: a package for the cluster is missing, or an option does not fit.
     """
     _prepared.clear()  # files may have changed since an earlier command of this process
     command = Command(
@@ -163,7 +169,7 @@ def _run(
         future = ended_futures.get()
         item = item_of.pop(future)
         try:
-            yield item, _result_of(future)
+            yield item, _get_result(future)
         except BrokenProcessPool:
             lost_inputs.append(item)
         del future  # frees its result, which may be large, while the next one is waited for
@@ -179,19 +185,19 @@ def _submit(
         failed_future.set_exception(error)
         return failed_future
     except (EOFError, BlockingIOError, RuntimeError):
-        # Each of these comes where no process, or no thread, could be started.
+        # Python raises one of these if no further process or thread can be started.
         raise OSError(
             "processes: the system lets no more processes start; give a smaller number, or raise "
             "ulimit -u"
         ) from None
 
 
-def _result_of(future: "Future[Any]") -> Any:
+def _get_result(future: "Future[Any]") -> Any:
     try:
         return future.result()
     except CancelledError:
         raise ConnectionError(
-            "the scheduler of the cluster is lost; the same command goes on once it is there again"
+            "the scheduler of the cluster is lost; start it again, then repeat the command to go on"
         ) from None
     except Exception as error:
         # Dask raises it after `allowed-failures`. It is compared by name, so that local processes
@@ -214,7 +220,8 @@ def _prepare_for(command: Command) -> None:
     """Prepare a worker process for a command: plugins, links, memory."""
     from tqdm import tqdm
 
-    # tqdm's default lock is a semaphore of the system; a worker shares its bars with no process.
+    # tqdm's default lock is a semaphore of the system, which works between processes. A worker
+    # shares its progress bars with no other process, so a lock between threads is enough.
     tqdm.set_lock(threading.RLock())
     _prepared.clear()
     load_plugins(command.plugins)
@@ -232,8 +239,8 @@ def _prepare_for(command: Command) -> None:
 def make_once(make: Callable[[Argument], Output], argument: Argument) -> Output:
     """Return make(argument), and the same object again while the argument stays the same.
 
-    All jobs of a process share by this what is slow to make, such as a network with its weights.
-    One object is kept for each function.
+    The jobs of a process share in this way an object that is slow to make, such as a network with
+    its weights. For each function, only the object of the last argument is kept.
     """
     key, name = pickle.dumps(argument), make.__qualname__
     if _prepared.get(name, (b"",))[0] != key:
@@ -245,14 +252,15 @@ def make_once(make: Callable[[Argument], Output], argument: Argument) -> Output:
 
 @contextmanager
 def _open_processes(count: int) -> Iterator[Callable[[bool], Executor]]:
-    """Yield a function that opens a pool of `count` processes, or with True of one.
+    """Yield a function that opens a pool: of `count` processes, or of a single one with True.
 
     The processes are forks of a fork server, which imports the package while the command reads its
     files. They end with this process, however it ends, and after an exception in the block.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED_MODULES)
-    # Libraries of the fork server read it while they are loaded; `do_job` sets torch's own number.
+    # Numerical libraries read this variable when the fork server loads them. `do_job` sets the
+    # number of threads of torch.
     os.environ["OMP_NUM_THREADS"] = "1"
     forkserver.ensure_running()
     # Only this process holds the writing end. The system closes it even if the process is killed,
@@ -276,7 +284,7 @@ def _open_processes(count: int) -> Iterator[Callable[[bool], Executor]]:
 def _begin_process(exit_reader: Connection) -> None:
     """Prepare a new process: it ignores Ctrl-C, and ends when the process of the command ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The name is ForkServerProcess-1 for the first process, and the numbers go on in later pools.
+    # The name is ForkServerProcess-1 for the first process. Later pools continue the numbers.
     os.environ[WORKER_NUMBER_VARIABLE] = str(
         int(multiprocessing.current_process().name.rpartition("-")[2]) - 1
     )
@@ -302,11 +310,12 @@ def _open_cluster(cluster: Cluster, processes: int | None) -> Iterator[Executor]
 
 
 def _find_cluster(cluster: Cluster, processes: int | None) -> Any:
+    """Return the scheduler's address in a context manager, or a new cluster, which is one, too."""
     if cluster.address is not None:
         return nullcontext(cluster.address)
     _import_for_cluster("cryptography")
     # Dask runs whatever code a client sends, and any user of the machine can connect to a local
-    # port. With a certificate of its own, the cluster takes this command alone as a client.
+    # port. With its own certificate, the cluster accepts this command as its only client.
     security = _import_for_cluster("distributed").Security.temporary()
     if cluster.kind == "local":
         return _import_for_cluster("distributed").LocalCluster(
@@ -321,15 +330,15 @@ def _find_cluster(cluster: Cluster, processes: int | None) -> Any:
         name.lower(): member for name, member in vars(_import_for_cluster("dask_jobqueue")).items()
     }
     try:
-        queue = classes[f"{cluster.kind}cluster"](security=security, **_job_options(cluster))
+        queue = classes[f"{cluster.kind}cluster"](security=security, **_queue_options(cluster))
     except (TypeError, ValueError) as error:
         raise ValueError(f"cluster.options: {error}") from None
     queue.adapt(minimum=cluster.least, maximum=cluster.workers)
     return queue
 
 
-def _job_options(cluster: Cluster) -> dict[str, Any]:
-    """Return the options of a class of dask_jobqueue, and those that keep other users out."""
+def _queue_options(cluster: Cluster) -> dict[str, Any]:
+    """Return the options for a class of dask_jobqueue, with those that keep other users out."""
     config = _import_for_cluster("dask").config
 
     def option_or(name: str, default: Any) -> Any:
@@ -343,8 +352,8 @@ def _job_options(cluster: Cluster) -> dict[str, Any]:
         # The keys of the workers lie in this folder while the command runs, in files that only
         # this user can read.
         "shared_temp_directory": option_or("shared_temp_directory", "~"),
-        # Without -P a worker would import modules from the folder that its job starts in, which
-        # may be a stranger's.
+        # Without -P a worker would import modules from its current folder, which may be a
+        # stranger's.
         "python": f"{option_or('python', sys.executable)} -P",
     }
 

@@ -28,12 +28,13 @@ from cassi.shares import ALL_JOBS, Share, find_share
 # A command that was interrupted needs a moment to end, and the user may start the next one at once.
 MAX_LOCK_WAIT_SECONDS = 2.0
 
+# Name of the running command; a list, so that `release_at_end` can change its content.
 _command_name: list[str] = [""]
 # Locked folders, and the open file descriptor that holds each lock.
 _descriptors: dict[Path, int] = {}
 # Locked folders that other shares of the same command may lock, too.
 _shared_folders: set[Path] = set()
-# Folders for what Hydra writes of a sweep with `dry_run`; they are removed at the end.
+# Temporary folders for the files that Hydra writes in a sweep with `dry_run`.
 _temporary_folders: list[tempfile.TemporaryDirectory[str]] = []
 # Folders that this process made and named after the time: no other command writes into them.
 _new_folders: set[Path] = set()
@@ -48,9 +49,12 @@ RESULT_PATTERNS = {
     "cassi-camera": "camera.json camera.png cube.*",
     "cassi-export": "network.* run.* operators.* snapshot.f32 cube.f32 export.json",
 }
-"""Patterns of what a command writes into its folder, beside what its settings name."""
+"""Patterns of the files and folders that each command writes into the folder of its results.
+
+Files whose names are settings, such as `output.cube`, are not among them.
+"""
 # Patterns of the folders of a sweep's jobs.
-_JOB_FOLDERS = ("[0-9]*", "job[0-9]*", "*=*")
+_JOB_FOLDER_PATTERNS = ("[0-9]*", "job[0-9]*", "*=*")
 
 
 class FolderTaken(BaseException):
@@ -74,8 +78,8 @@ class OneCommand(Callback):
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         """Make and lock the folder of a command that is no sweep."""
         if config.get("dry_run"):
-            # Hydra is given the current folder, where it writes nothing without `output_subdir`.
-            # The setting `folder` still says where results would go.
+            # Hydra gets the current folder, and writes nothing there without `output_subdir`. The
+            # setting `folder` still has the folder that the results would go to.
             with read_write(config):
                 config.folder = str(Path(config.hydra.run.dir).resolve())
                 config.hydra.run.dir, config.hydra.output_subdir = ".", None
@@ -112,17 +116,17 @@ class OneCommand(Callback):
             )
             return
         initial_folder = config.hydra.sweep.dir
-        _refuse_links(Path(initial_folder), config, _JOB_FOLDERS)
+        _refuse_links(Path(initial_folder), config, _JOB_FOLDER_PATTERNS)
         if (folder := str(_choose_folder(config, config.hydra.sweep))) != initial_folder:
             _add_job_options(config.hydra, f"hydra.sweep.dir={quoted(folder)}")
-        common = common_keys(OmegaConf.select(config, "hydra.overrides.task") or [])
+        common = find_common_keys(OmegaConf.select(config, "hydra.overrides.task") or [])
         key = "hydra.job.config.override_dirname.exclude_keys"
         if common:
             names = [*(OmegaConf.select(config, key) or []), *common]
             _add_job_options(config.hydra, f"{key}=[{','.join(map(quoted, names))}]")
 
 
-def _refuse_links(folder: Path, config: Any, jobs: Sequence[str] = ()) -> None:
+def _refuse_links(folder: Path, config: Any, job_patterns: Sequence[str] = ()) -> None:
     """Refuse every write through a link in a folder, and a link that has the name of a result.
 
     Without this, a folder that came from somebody else could make a command change files elsewhere.
@@ -130,7 +134,7 @@ def _refuse_links(folder: Path, config: Any, jobs: Sequence[str] = ()) -> None:
     Args:
         folder: folder of the results.
         config: config of the command.
-        jobs: patterns of the folders of a sweep's jobs.
+        job_patterns: patterns of the folders of a sweep's jobs.
     """
     config_values = (
         OmegaConf.select(config, key) for key in ("hydra.output_subdir", "output.cube")
@@ -142,26 +146,26 @@ def _refuse_links(folder: Path, config: Any, jobs: Sequence[str] = ()) -> None:
     links.guard_folders(folder)
     try:
         links.check_names(folder, names)
-        for job in (job for pattern in jobs for job in folder.absolute().glob(pattern)):
-            links.check_parents(f"{job}/")
-            links.check_names(job, names)
+        for job_folder in (f for pattern in job_patterns for f in folder.absolute().glob(pattern)):
+            links.check_parents(f"{job_folder}/")
+            links.check_names(job_folder, names)
     except PermissionError as error:
         raise FolderTaken(printable(str(error))) from None
 
 
 def _add_job_options(hydra: Any, *options: str) -> None:
-    """Add options of Hydra to those that the configs of a sweep's jobs are composed from."""
+    """Add options of Hydra that take part when the configs of a sweep's jobs are composed."""
     if OmegaConf.select(hydra, "overrides.hydra") is not None:
         with read_write(hydra):
             hydra.overrides.hydra += list(options)
 
 
-def common_keys(options: Sequence[str]) -> list[str]:
+def find_common_keys(options: Sequence[str]) -> list[str]:
     """Return the keys of the options of a sweep that are the same for all jobs.
 
-    The list is empty where no option differs, as with a sweeper that chooses the values itself.
+    The list is empty if no option differs, for example if the sweeper chooses the values itself.
 
-    >>> common_keys(["seed=0,1", "data.crop=[16,32]", "model=mst_s"])
+    >>> find_common_keys(["seed=0,1", "data.crop=[16,32]", "model=mst_s"])
     ['data.crop', 'model']
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -188,7 +192,7 @@ def writes_folder(hydra: Any) -> bool:
 
 
 def _choose_folder(config: DictConfig, node: DictConfig) -> Path:
-    """Return the folder of a run or a sweep; a new one where its name is the time.
+    """Return the folder of a run or a sweep. If its name is the time, make a new folder.
 
     Args:
         config: config of the command.
@@ -294,7 +298,10 @@ def lock_folder_exclusively(folder: Path) -> None:
 
 
 def is_new(folder: Path) -> bool:
-    """Tell whether this process made a folder, or that of its sweep: then nothing was in it."""
+    """Tell whether this process made the folder, or the folder of its sweep.
+
+    Such a folder holds no earlier results.
+    """
     return not _new_folders.isdisjoint([folder.resolve(), *folder.resolve().parents])
 
 
@@ -319,11 +326,11 @@ def _name_owner(descriptor: int) -> str:
         for line in Path("/proc/locks").read_text("ascii").splitlines():
             words = line.split()
             if words[1:2] == ["FLOCK"] and inode in words:
-                return f"process {words[4]} on {socket.gethostname()}{_say_start_time(words[4])}"
+                return f"process {words[4]} on {socket.gethostname()}{_format_start_time(words[4])}"
     return "another command"
 
 
-def _say_start_time(process: str) -> str:
+def _format_start_time(process: str) -> str:
     with contextlib.suppress(OSError, ValueError, IndexError):
         # The second field is the name of the program in brackets, which may hold blanks and
         # brackets. After its last bracket the 20th word is the start time in clock ticks.

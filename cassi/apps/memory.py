@@ -24,6 +24,7 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return
+    # Blocks of up to 1 GiB come from the heap, which keeps up to 2 GiB of free memory at its end.
     mallopt(_MMAP_THRESHOLD, 1 << 30)
     mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
 
@@ -31,11 +32,12 @@ def keep_freed_memory() -> None:
 def use_huge_pages() -> None:
     """Let torch ask for large pages, and let the C library return freed memory.
 
-    This is for commands with a memory budget. The memory that `keep_freed_memory` keeps becomes
-    fragmented: with cubes it held 3 to 19 times as much as was in use. With a budget, memory is
-    mapped anew for every cube. In pages of 2 MiB an iteration of GAP-TV then takes 15 ns a voxel,
-    against 19 ns in small pages and 13 ns in kept memory. The compiled operators keep no memory of
-    their results either. Call it before torch allocates much memory.
+    This is for commands with a memory budget. They cannot use `keep_freed_memory`: kept memory
+    becomes fragmented, and held 8 to 19 cubes where 3.2 cubes were in use, see
+    docs/development/experiments/blocks.md. So the system maps new memory for every cube. An
+    iteration of GAP-TV then takes 15 ns a voxel in pages of 2 MiB, and 19 ns in small pages. It
+    would take 13 ns in kept memory. The compiled operators keep no memory of their results either.
+    Call this function before torch allocates much memory.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     os.environ.setdefault("CASSI_KEEP_RESULTS", "0")
@@ -57,9 +59,9 @@ class _AllocationCounter(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        input_addresses = {storage.data_ptr() for storage in _storages((args, kwargs))}
+        input_addresses = {storage.data_ptr() for storage in _list_storages((args, kwargs))}
         result = func(*args, **(kwargs or {}))
-        for storage in _storages(result):
+        for storage in _list_storages(result):
             address = storage.data_ptr()
             # A view shares the storage of an input, and an empty tensor has the address 0.
             if address and address not in self.addresses and address not in input_addresses:
@@ -78,15 +80,16 @@ class _AllocationCounter(TorchDispatchMode):
         self.current_bytes -= n_bytes
 
 
-def _storages(values: Any) -> list[Any]:
-    return [v.untyped_storage() for v in tree_iter(values) if isinstance(v, torch.Tensor)]
+def _list_storages(values: Any) -> list[Any]:
+    tensors = (value for value in tree_iter(values) if isinstance(value, torch.Tensor))
+    return [tensor.untyped_storage() for tensor in tensors]
 
 
 def peak_of(run: Callable[[], Any]) -> int:
     """Return the largest number of bytes that the new tensors of a computation occupy at one time.
 
-    The tensors themselves are counted, and not the memory of the process, so the number does not
-    depend on freed memory that the process keeps. Scratch memory inside an operation is left out.
+    The tensors are counted, not the memory of the process. So the number does not depend on freed
+    memory that the process keeps. Scratch memory inside an operation is not counted.
     """
     with _AllocationCounter() as counter:
         run()

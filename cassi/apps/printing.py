@@ -1,4 +1,4 @@
-"""What a command prints: all of it, warnings alone (`--quiet`), or one JSON object (`--json`)."""
+"""The output of a command: everything, warnings only (`--quiet`) or one JSON object (`--json`)."""
 
 import contextlib
 import json
@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Any
 
 FLAGS = ("--quiet", "--json")
+"""Flags that change what a command prints on stdout."""
 # With these flags a command prints something and does nothing else: its output is always shown.
 _DISPLAY_FLAGS = ("--info", "-i", "--help", "-h", "--hydra-help", "--version", "--cfg", "-c")
 _RESULT_FILES = ("metrics.json", "calibration.json", "results.json", "timing.json")
 _COLOUR_CODES = {"error": "31", "warning": "33"}
 # An environment variable, so that the processes that the command starts show no progress either.
 _QUIET_VARIABLE = "CASSI_QUIET"
-_folders: list[Path] = []
+# Folders of the results, which `--json` lists.
+_result_folders: list[Path] = []
 
 
 class Failure(SystemExit):
-    """The end of a command by an error.
+    """Raised to end a command after an error.
 
     Attributes:
         message: the text that is printed after `error:`.
@@ -48,7 +50,7 @@ def is_quiet() -> bool:
 
 def note_folder(folder: Path) -> None:
     """Remember the folder of a job's results, which `--json` lists at the end."""
-    _folders.append(folder)
+    _result_folders.append(folder)
 
 
 def take_flags(arguments: Sequence[str]) -> tuple[set[str], list[str]]:
@@ -59,7 +61,7 @@ def take_flags(arguments: Sequence[str]) -> tuple[set[str], list[str]]:
 
 @contextlib.contextmanager
 def filter_output(flags: set[str]) -> Iterator[None]:
-    """Hide what a command prints on stdout, as its flags ask. Warnings and errors stay, on stderr.
+    """Hide the output on stdout if a flag asks for it. Warnings and errors stay, on stderr.
 
     With `--json` stdout has one line, `{"status": 0, "runs": [{"folder": …, "metrics": {…}}]}`: for
     each job its folder and the numbers of its result files. If the command fails, the line is
@@ -72,7 +74,7 @@ def filter_output(flags: set[str]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         os.environ[_QUIET_VARIABLE] = "1"
         stack.callback(os.environ.pop, _QUIET_VARIABLE)
-        _folders.clear()
+        _result_folders.clear()
         null_device = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
         stack.enter_context(contextlib.redirect_stdout(null_device))
         try:
@@ -86,7 +88,10 @@ def filter_output(flags: set[str]) -> Iterator[None]:
             # A defect of the program prints its traceback and no JSON.
             if "--json" in flags and sys.exc_info()[0] in (None, SystemExit, Failure):
                 if "error" not in summary:
-                    summary["runs"] = [{"folder": str(f), **_read_results(f)} for f in _folders]
+                    summary["runs"] = [
+                        {"folder": str(folder), **_read_results(folder)}
+                        for folder in _result_folders
+                    ]
                 stack.close()  # stdout is the terminal or the pipe again
                 print(json.dumps(summary), flush=True)
 

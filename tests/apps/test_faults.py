@@ -203,7 +203,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(train, tmp_path):
     assert before < 6
     damage(last)
     damage(last.with_name("best.ckpt"))
-    with pytest.warns(UserWarning, match="damaged; going on from the one before it"):
+    with pytest.warns(UserWarning, match="damaged; going on from the checkpoint before it"):
         outcome = train(*options, "ckpt=last", f"hydra.run.dir={hurt}")
     assert outcome.status == 0, outcome.err
     assert f"going on after step {before}" in outcome.out

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cassi import ops
 from cassi.apps.calibrate.filters import calibrate_by_filters
-from cassi.apps.calibrate.results import camera_values, write_calibration
+from cassi.apps.calibrate.results import make_camera_values, write_calibration
 from cassi.apps.command import (
     Run,
     choose_device,
@@ -45,7 +45,7 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
     prepare_process(settings)
     snapshot, known_light = load_frames(settings, device)
     print(*snapshot.notes, sep="\n")
-    nominal = _plain_sd_cassi(snapshot.camera.system)
+    nominal = _require_sd_cassi(snapshot.camera.system)
     callback = make_progress_printer("calibrate")
     calibrated_snapshot = make_calibration(
         settings, callback, light_frames=known_light, radius=settings.radius
@@ -55,7 +55,7 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
     calibration = outcome.calibration
     gain = None if settings.white is None else calibration.levels[0]
     # A mask of two values becomes grey when it is moved by a part of a pixel. Without this setting
-    # later commands would take it for a measured mask.
+    # later commands would treat it as a measured mask.
     if settings.measured_mask == "auto" and is_design(nominal.mask):
         settings = replace(settings, measured_mask=False)
     if snapshot.camera.system.is_broadband and not calibrated_snapshot.camera.system.is_broadband:
@@ -65,13 +65,13 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
     write_calibration(
         run.folder,
         calibration.system.mask.clamp(0, 1),  # an estimated contrast may lead to values above 1
-        camera_values(settings, calibration.system, gain, snapshot.camera.wavelengths),
+        make_camera_values(settings, calibration.system, gain, snapshot.camera.wavelengths),
         lambda path: _save_figure(path, calibration),
         result | environment(device, ops.backend(device)) | {"inputs": list(snapshot.notes)},
         estimate_table,
     )
     if gain is None:
-        gain_text = "unknown, brightness is the scene's; give white=FILE"
+        gain_text = "unknown, because the brightness of the scene is; give white=FILE"
     else:
         gain_text = f"{gain:.5g}, divided out by camera.yaml's scale"
     print(
@@ -109,7 +109,7 @@ def load_frames(settings: Calibrate, device: torch.device) -> tuple[Snapshot, li
     first_snapshot, *other_snapshots = (read_file(file) for file in file_groups)
     system = first_snapshot.camera.system
     notes = [*first_snapshot.notes, *(snapshot.notes[0] for snapshot in other_snapshots)]
-    nominal, snapshots = _plain_sd_cassi(system), (first_snapshot, *other_snapshots)
+    nominal, snapshots = _require_sd_cassi(system), (first_snapshot, *other_snapshots)
     y = torch.cat([snapshot.y for snapshot in snapshots])
     if settings.twin is not None:
         if files is not None or first_snapshot.truth is None or settings.noise is not None:
@@ -119,13 +119,13 @@ def load_frames(settings: Calibrate, device: torch.device) -> tuple[Snapshot, li
         random = scene_generator(settings.seed, "calibration")
         y = settings.twin.measure(first_snapshot.truth.to(device), nominal, random)
         notes.append(
-            f"measurement: simulated by a camera that is off: {_describe_defects(settings.twin)}"
+            f"measurement: simulated by a camera with defects: {_describe_defects(settings.twin)}"
         )
     elif other_snapshots and any(snapshot.good_pixels is not None for snapshot in snapshots):
-        # The camera of the first snapshot leaves out the bad pixels of that snapshot alone.
+        # The first snapshot's camera has only the bad pixels of that snapshot.
         all_good = torch.ones_like(y[:1], dtype=torch.bool)
-        good_pixels = [all_good if s.good_pixels is None else s.good_pixels for s in snapshots]
-        system = system.unweighted.weighted(bad_pixels=~torch.cat(good_pixels))
+        good_frames = [all_good if s.good_pixels is None else s.good_pixels for s in snapshots]
+        system = system.unweighted.weighted(bad_pixels=~torch.cat(good_frames))
     known_light = []
 
     def read_known_light(role: str, file: str) -> tuple[Tensor, Tensor | None]:
@@ -134,19 +134,19 @@ def load_frames(settings: Calibrate, device: torch.device) -> tuple[Snapshot, li
         return snapshot.y, snapshot.good_pixels
 
     if settings.white is not None:
-        frame, mask = read_known_light("white", settings.white)
-        known_light.append(Frame.snapshot(frame, system.cube_shape[0], mask))
+        frame, good_pixels = read_known_light("white", settings.white)
+        known_light.append(Frame.snapshot(frame, system.cube_shape[0], good_pixels))
     for filter_settings in settings.filters:
-        band_position = _band_position(
+        band_position = _find_band_position(
             filter_settings.wavelength, first_snapshot.camera.wavelengths
         )
-        frame, mask = read_known_light("monochromatic", filter_settings.file)
-        known_light.append(Frame.monochromatic(frame, band_position, mask))
+        frame, good_pixels = read_known_light("monochromatic", filter_settings.file)
+        known_light.append(Frame.monochromatic(frame, band_position, good_pixels))
     camera = replace(first_snapshot.camera, system=system)
     return replace(first_snapshot, camera=camera, y=y, notes=tuple(notes)), known_light
 
 
-def _plain_sd_cassi(system: System) -> SDCassi:
+def _require_sd_cassi(system: System) -> SDCassi:
     """Return the camera without bad pixels; ValueError if it is no SDCassi."""
     camera = system.base_camera
     if type(camera) is not SDCassi:
@@ -161,7 +161,7 @@ def _describe_defects(twin: Twin) -> str:
     )
 
 
-def _band_position(wavelength: float | None, wavelengths: tuple[float, ...] | None) -> float:
+def _find_band_position(wavelength: float | None, wavelengths: tuple[float, ...] | None) -> float:
     """Return the position of a wavelength among the bands: 2.5 is halfway between bands 2 and 3."""
     if wavelengths is None or len(wavelengths) < 2:
         raise ValueError(

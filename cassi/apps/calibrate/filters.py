@@ -1,6 +1,7 @@
-"""Calibration by filters: mask, field and dispersion from frames of an even scene.
+"""Calibration with filters: estimate mask, field and dispersion from frames of a uniform scene.
 
-Each frame is taken through a filter that passes one wavelength. No nominal mask is needed.
+Each frame is taken through a filter that passes one wavelength. No nominal mask is needed. The
+field is the part of a frame that this light reaches.
 """
 
 import time
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from cassi import ops
 from cassi.apps.arguments import quoted
-from cassi.apps.calibrate.results import camera_values, write_calibration
+from cassi.apps.calibrate.results import make_camera_values, write_calibration
 from cassi.apps.camera.system import nominal_offsets
 from cassi.apps.command import Run, choose_device, prepare_process
 from cassi.apps.inputs import file_path, load_snapshot, read_frame
@@ -26,8 +27,8 @@ from cassi.camera.grid_ends import find_grid
 from cassi.pipeline.find import by_auto
 from cassi.systems import SDCassi
 
-# With fewer filters the dispersion curve is not determined: the nominal ends of the bands and a
-# broadband frame are used, too.
+# Fewer filters do not determine the dispersion curve. Then the nominal offsets of the first and the
+# last band, and a broadband frame, constrain it.
 _MIN_FILTERS_OF_CURVE = 3
 
 
@@ -41,25 +42,25 @@ def calibrate_by_filters(settings: Calibrate, run: Run) -> float:
     device = choose_device(settings.device)
     prepare_process(settings)
     wavelengths, axis = _check_settings(settings)
-    raw_frames = [_read_single_frame(settings, f.file) for f in settings.filters]
+    raw_frames = [_read_single_frame(settings, item.file) for item in settings.filters]
     filtered_camera, system, response = _estimate_camera(settings, wavelengths, axis, raw_frames)
     frame_shape = _move_dispersion_last(raw_frames[0][0], axis).shape
-    window = _field_window(settings, filtered_camera, axis, frame_shape)
+    window = _find_field_window(settings, filtered_camera, axis, frame_shape)
     gain = None if response is None else float(response.values.mean())
-    camera_file = camera_values(settings, system, gain, wavelengths)
+    camera_file = make_camera_values(settings, system, gain, wavelengths)
     spacing = (torch.tensor(wavelengths),)
     (slopes,) = torch.gradient(filtered_camera.offsets.double(), spacing=spacing)
-    # An error of the offset in pixels becomes one of the wavelength by the slope dd/dλ.
+    # The slope dd/dλ turns the error of an offset, pixels, into an error of the wavelength, nm.
     errors = filtered_camera.errors.double() / slopes.abs().clamp_min(1e-9)
     camera_file["wavelengths_error"] = [round(error, 3) for error in errors.tolist()]
     if window is not None:
         camera_file["window"] = window
-    # A later command estimates the response from this file again, through the camera that it uses.
+    # A later command estimates the response again from this frame, with the camera that it uses.
     if settings.white is not None:
         camera_file["response"] = {"white": str(file_path(settings.white).resolve())}
     seconds = time.perf_counter() - start
-    spectrum_of_white = None if response is None else response.values
-    summary = describe(filtered_camera, wavelengths, gain, spectrum_of_white) | {"seconds": seconds}
+    white_spectrum = None if response is None else response.values
+    summary = describe(filtered_camera, wavelengths, gain, white_spectrum) | {"seconds": seconds}
     summary["inputs"] = [note for _, _, note in raw_frames]
     summary |= environment(device, ops.backend(device))
     write_calibration(
@@ -93,7 +94,7 @@ def _estimate_camera(
     good_pixels = [_move_dispersion_last(is_good, axis) for _, is_good, _ in raw_frames]
     end_constraints: tuple[Any, ...] = ()
     if len(settings.filters) < _MIN_FILTERS_OF_CURVE:
-        end_constraints = _nominal_ends(settings, wavelengths, axis)
+        end_constraints = _find_nominal_ends(settings, wavelengths, axis)
 
     def estimate(
         filter_wavelengths: list[float],
@@ -137,7 +138,7 @@ def _check_settings(settings: Calibrate) -> tuple[tuple[float, ...], int]:
     return wavelengths, axis
 
 
-def _nominal_ends(
+def _find_nominal_ends(
     settings: Calibrate, wavelengths: tuple[float, ...], axis: int
 ) -> tuple[tuple[float, float], tuple[Tensor, Tensor] | None]:
     """Return the nominal offsets of the first and last band, and a broadband frame if there is one.
@@ -196,7 +197,7 @@ def _make_system(
     return SDCassi(mask, len(offsets), offsets=offsets, detector=detector, axis=axis)
 
 
-def _field_window(
+def _find_field_window(
     settings: Calibrate, filtered_camera: FilteredCamera, axis: int, shape: torch.Size
 ) -> list[int] | None:
     """Return the window [top, left, height, width] of raw frames that the field covers.
@@ -206,7 +207,7 @@ def _field_window(
     first_row, last_row = filtered_camera.rows
     if (first_row, last_row) == (0, shape[0]):
         return None
-    # The frame was already cropped to the window of the settings, and the new one lies in it.
+    # The frame was already cropped to the window of the settings. The new window lies in that one.
     top, left = (0, 0) if settings.window is None else settings.window[:2]
     if axis == -1:
         return [top + first_row, left, last_row - first_row, shape[1]]
@@ -219,7 +220,14 @@ def describe(
     gain: float | None,
     spectrum: Tensor | None,
 ) -> dict[str, Any]:
-    """Return the content of calibration.json."""
+    """Return the content of calibration.json.
+
+    Args:
+        filtered_camera: the estimated camera.
+        wavelengths: wavelengths of the bands, nm.
+        gain: mean response to white light; None without a white frame.
+        spectrum: response of each band to white light, `(C,)`; None without a white frame.
+    """
     return {
         "wavelengths": list(wavelengths),
         "offsets": filtered_camera.offsets.tolist(),
@@ -243,6 +251,7 @@ def describe(
 
 def format_table(summary: dict[str, Any]) -> str:
     """Return the places of the filters, the curve and the offsets as a table of text."""
+    # Small shifts across the dispersion and unlikely curves are not printed, to keep lines short.
     lines = [f"{'filter':>8}  {'px from the reference':>22}   standard error"]
     for place in summary["places"]:
         lines.append(
@@ -287,7 +296,8 @@ def _check_measurement(settings: Calibrate, folder: Path) -> None:
     file = settings.measurement
     if isinstance(file, list) and len(file) == 1:
         (file,) = file
-    # The settings for raw frames in the camera's file count only if a measurement is set.
+    # A camera file's settings for raw frames take effect only if a measurement is set. The name
+    # `frame` is a placeholder for the measurement itself, which is set below.
     camera_options = [f"camera={quoted(str(folder / 'camera.yaml'))}", "measurement=frame"]
     with_camera = compose_settings(camera_options)
     snapshot = load_snapshot(replace(with_camera, measurement=file), torch.device("cpu"))

@@ -33,7 +33,7 @@ def write_calibration(
     Args:
         folder: folder of the results.
         mask: `(H, W)`, after leading axes of length 1.
-        camera: content of camera.yaml, see `camera_values`.
+        camera: content of camera.yaml, see `make_camera_values`.
         draw: saves the figure at a path.
         numbers: content of calibration.json.
         notes: lines that become comments in camera.yaml.
@@ -51,13 +51,20 @@ def write_calibration(
         write_numbers(stage / "calibration.json", numbers)
 
 
-def camera_values(
+def make_camera_values(
     settings: Calibrate,
     system: SDCassi | TiltedCassi,
     gain: float | None,
     wavelengths: tuple[float, ...] | None,
 ) -> dict[str, object]:
-    """Return the content of a camera's file, which lies beside `mask.npy`."""
+    """Return the content of a camera's file, which lies beside `mask.npy`.
+
+    Args:
+        settings: settings of the calibration; their corrections of frames go into the file.
+        system: the calibrated system.
+        gain: mean response to white light, which the file divides out; None without a white frame.
+        wavelengths: wavelengths of the bands, nm, if they are known.
+    """
     node = {
         "bands": system.bands,
         "axis": system.axis,
@@ -84,10 +91,10 @@ def camera_values(
         frame_settings[name] = map_paths(
             frame_settings[name], lambda file: str(Path(file).resolve())
         )
-    # A measurement is multiplied by the scale, which so divides the gain out.
+    # Measurements are multiplied by the scale, so the scale over the gain removes the gain.
     if gain is not None:
         frame_settings["scale"] = float(frame_settings["scale"]) / gain
-    # Only corrections that do something are written, so that the file shows what matters.
+    # Corrections with their default value are left out, so that the file stays short.
     values |= {
         key: value for key, value in frame_settings.items() if value != CORRECTION_DEFAULTS.get(key)
     }

@@ -30,7 +30,7 @@ from cassi.models.export import (
 from cassi.systems import System
 
 TIMED_RUNS = 5
-"""Timed runs of the method and of its file; the fastest one counts."""
+"""Timed runs of the method, and of the exported file. The fastest run of each counts."""
 
 
 def main() -> None:
@@ -43,13 +43,13 @@ def export_method(settings: Export, run: Run) -> float:
     """Write the method of the settings for their camera, and compare the file with the method.
 
     Returns:
-        The largest difference of a voxel, for sweeps.
+        The largest absolute difference between the cubes of method and file, for sweeps.
     """
     prepare_process(settings)
     settings = replace(settings, precision="32-true", device="cpu")
     recipe = make_recipe(settings)
     snapshot, method = prepare(settings, recipe)
-    # A file computes on the bands of the camera, and not on the spectral grid of a frame.
+    # An exported method works on the bands of the camera. The spectral grid depends on the frame.
     if isinstance(method, AlongDispersion):
         method, _ = recipe.make(snapshot.camera.system.cube_shape[0])
     y, system = snapshot.y, snapshot.camera.system
@@ -88,7 +88,7 @@ def export_method(settings: Export, run: Run) -> float:
             "frames_per_second": {name: 1 / value for name, value in fastest_seconds.items()},
             "threads": torch.get_num_threads(),
             "seconds_to_export": export_seconds,
-            "bytes": sum(weights_file.stat().st_size for weights_file in stage.glob("network.*")),
+            "bytes": sum(path.stat().st_size for path in stage.glob("network.*")),
         }
         write_numbers(stage / "export.json", numbers)
     for name, value in fastest_seconds.items():
@@ -118,7 +118,7 @@ def write_file(
         ValueError: the method cannot be written in this format, or a package is missing.
     """
     with warnings.catch_warnings():
-        # The exporters of torch warn and log about their own inner workings.
+        # The exporters of torch print warnings about their internals, which no user can act on.
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)
         try:
@@ -136,7 +136,7 @@ def write_file(
                     export_operators(export(method, system, y), file, description)
                 model = torch.export.load(file).module()
         except (RuntimeError, ImportError) as error:
-            # These errors have many lines, of which the first one names the cause.
+            # These errors have many lines. The first line names the cause.
             hint = f"; pip install {error.name}" if isinstance(error, ModuleNotFoundError) else ""
             raise ValueError(f"format={format}: {str(error).splitlines()[0]}{hint}") from error
         finally:
@@ -163,8 +163,8 @@ def _copy_programs(format: str, folder: Path) -> None:
 
 
 def time_fastest(run: Callable[[], Tensor]) -> float:
-    """Return the time of the fastest of a few runs, seconds."""
-    # Other programs can only make a run slower, so the fastest one is disturbed least.
+    """Return the time of the fastest of `TIMED_RUNS` runs, seconds."""
+    # Other programs can only slow a run down, so the fastest run was disturbed least.
     seconds = []
     for _ in range(TIMED_RUNS):
         start = time.perf_counter()

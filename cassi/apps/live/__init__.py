@@ -1,1 +1,1 @@
-"""cassi-live: frames as they come, reconstructed and shown in the browser."""
+"""The package of cassi-live: command, sources of frames, live reconstruction and page."""

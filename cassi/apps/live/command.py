@@ -55,8 +55,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """
     parser = CommandLine("cassi-live", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("settings", nargs="*", metavar="source=… KEY=VALUE")
-    text = "a Zarr store for raw frames and cubes"
-    parser.add_argument("--record", type=Path, metavar="FILE.zarr", help=text)
+    record_help = "a Zarr store for raw frames and cubes"
+    parser.add_argument("--record", type=Path, metavar="FILE.zarr", help=record_help)
     options = parse_command_line(
         parser, arguments, "outputs/live", "for frames of sockets and cameras"
     )
@@ -124,7 +124,8 @@ def serve(options: argparse.Namespace) -> None:
         server = Server(lambda: make_page(reconstruction), options.port, "cassi-live")
         at_end.callback(server.stop)
         worker = threading.Thread(target=reconstruction.run, name="reconstruct", daemon=True)
-        # The last callback runs first: the thread is told to stop before it is waited for.
+        # The callbacks run in reverse order: first the thread is told to stop, then `join` waits
+        # for its end, 10 s at most.
         at_end.callback(worker.join, 10)
         at_end.callback(reconstruction.stop)
         worker.start()

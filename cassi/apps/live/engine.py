@@ -30,16 +30,17 @@ from cassi.systems import System
 from cassi.viz.color import srgb
 
 ITERATION_LADDER = (36, 24, 16, 10)
-"""Numbers of iterations per frame, from the best cube to the fastest one."""
+"""Numbers of iterations per frame, from the best cube to the fastest one. The first number is the
+default of `cassi.methods.Sequence`."""
 MAX_BUSY_FRACTION, MIN_BUSY_FRACTION = 0.9, 0.5
 """Bounds of the time per cube, relative to the time between frames. Above the first one the next
 frame gets fewer iterations, below the second one more. The gap between them keeps the number from
 changing with every frame."""
 FRAMES_PER_CHECK = 50
 """The camera check runs on the first frame and on every 50th one after it."""
-_POLL_SECONDS = 0.02  # between two looks at a source without frames
-_NOTICE_SECONDS = 5.0  # between two lines of the same kind
-# A sender in the network can choose the words of an error, and so make kinds without end.
+_POLL_SECONDS = 0.02  # pause after a source had no frames; a longer one delays the next frame
+_NOTICE_SECONDS = 5.0  # shortest time between two lines of the same kind
+# A sender in the network can choose the words of an error, and so produce ever new kinds of lines.
 _MAX_KINDS = 16
 
 
@@ -109,7 +110,7 @@ class LiveReconstruction:
         self.recipe = make_recipe(settings)
         self.preprocessing = make_preprocessing(vars(settings), settings.system)
         self.loaded_files: dict[str, LoadedArray] = {}
-        # The mask is read now: an error in it must not count as an error of the first frame.
+        # The mask is read now, so that its errors do not count as errors of the first frame.
         if not isinstance(settings.mask, dict):
             hints = {"key": settings.keys.mask, "axes": settings.axes.mask}
             bands = settings.bands or self.recipe.bands
@@ -123,8 +124,10 @@ class LiveReconstruction:
         self._stop_event = threading.Event()
         self._camera: Camera | None = None
         self._method: Any = None
-        self._sequence: Any = None  # the part of the method that begins with the last cube
-        self._rung, self._last_arrival, self._frame_interval = 0, 0.0, 0.0
+        # The part of the method that starts from the last cube; None for a method without it.
+        self._sequence: Any = None
+        self._rung = 0  # index in ITERATION_LADDER
+        self._last_arrival, self._frame_interval = 0.0, 0.0
 
     @property
     def state(self) -> str:
@@ -168,9 +171,9 @@ class LiveReconstruction:
             return
         if len(readable) > 1:
             self.n_dropped += len(readable) - 1
-            # Frames that were there before the start are counted, and not reported.
+            # Frames that arrived before the first cube are counted, but not reported.
             if self.n_done:
-                self.notices.count("dropped", len(readable) - 1, self._say_dropped)
+                self.notices.count("dropped", len(readable) - 1, self._describe_dropped)
         frame, start = readable[-1], time.perf_counter()
         try:
             raw, view = self._reconstruct(frame, start)
@@ -186,7 +189,7 @@ class LiveReconstruction:
         if self.n_done > 1:
             self._choose_rung(time.perf_counter() - start)
 
-    def _say_dropped(self, count: int) -> str:
+    def _describe_dropped(self, count: int) -> str:
         frames = "frame" if count == 1 else "frames"
         return f"dropped {count:,} {frames} to keep up, {self.n_dropped:,} in all"
 
@@ -264,7 +267,11 @@ class LiveReconstruction:
             self.notices.add(note)
 
     def _measure_pace(self, frames: list[Frame]) -> None:
-        """Update the time between frames by a moving average, which evens out late arrivals."""
+        """Update the time between frames by a moving average, which evens out late arrivals.
+
+        With a larger weight of the new interval, the average follows a change faster, and varies
+        more when single frames are late.
+        """
         last_arrival = frames[-1].arrived_at
         if self._last_arrival and last_arrival > self._last_arrival:
             interval = (last_arrival - self._last_arrival) / len(frames)
@@ -281,8 +288,8 @@ class LiveReconstruction:
         if busy_fraction > MAX_BUSY_FRACTION:
             self._rung = min(self._rung + 1, len(ITERATION_LADDER) - 1)
         elif self._rung and busy_fraction < MIN_BUSY_FRACTION:
-            # The time of a frame grows roughly with its iterations. More of them are taken only if
-            # they would not be too slow at once, or the number would go up and down for ever.
+            # The time of a cube grows roughly with its iterations. The number is raised only if the
+            # cube would still be fast enough. Otherwise it would go up and down for ever.
             growth = ITERATION_LADDER[self._rung - 1] / ITERATION_LADDER[self._rung]
             if busy_fraction * growth < MAX_BUSY_FRACTION:
                 self._rung -= 1
@@ -295,7 +302,7 @@ class LiveReconstruction:
         """Count a frame that cannot be reconstructed, and report the problem."""
         self.n_broken += 1
         reason = printable(problem)
-        # Frames that fail for the same reason are one kind, whatever numbers or file they name.
+        # Reasons that differ only in numbers or in the name of the file are of one kind.
         kind = re.sub(r"\d+", "", reason.replace(str(frame.path), ""))
         single_line = f"skipped {printable(frame.name)}: {reason}"
         self.notices.count(
@@ -306,7 +313,7 @@ class LiveReconstruction:
 
 
 class Notices:
-    """Lines for the terminal and the page; lines of one kind come at most every five seconds.
+    """Lines for the terminal and the page. Lines of one kind come at most every five seconds.
 
     Args:
         say: called with each line.
@@ -317,7 +324,8 @@ class Notices:
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self.say, self.lines = say, list[str]()
-        self._next = dict[str, float]()  # kind -> time of its next line
+        self._next = dict[str, float]()  # kind -> earliest time of its next line
+        # kind -> number of events without a line, and the function that makes the line.
         self._waiting = dict[str, tuple[int, Callable[[int], str]]]()
 
     def add(self, line: str) -> None:
@@ -326,11 +334,11 @@ class Notices:
         self.say(line)
 
     def count(self, kind: str, n_events: int, make_line: Callable[[int], str]) -> None:
-        """Count events; their line comes as soon as the last line of their kind is old enough.
+        """Count events of a kind; a line about them comes at most every `_NOTICE_SECONDS`.
 
         Args:
             kind: events of one kind share a line.
-            n_events: to add.
+            n_events: number of new events.
             make_line: called with the number of events since the last line.
         """
         # All further kinds share one line.
@@ -343,7 +351,9 @@ class Notices:
     def flush(self) -> None:
         """Print the lines of all kinds that have waited for long enough."""
         time_now = time.monotonic()
-        self._next = {kind: time for kind, time in self._next.items() if time > time_now}
+        self._next = {
+            kind: next_time for kind, next_time in self._next.items() if next_time > time_now
+        }
         for kind in self._waiting.keys() - self._next.keys():
             n_events, make_line = self._waiting.pop(kind)
             self._next[kind] = time_now + _NOTICE_SECONDS

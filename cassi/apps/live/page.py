@@ -1,4 +1,4 @@
-"""The page of cassi-live: the state, the scene in colour, a band, spectra of regions, messages."""
+"""The page of cassi-live: state, scene in colour, one band, spectra of regions, and messages."""
 
 import re
 import time
@@ -16,11 +16,11 @@ from cassi.apps.live.engine import FrameView, LiveReconstruction
 from cassi.apps.view.pages.figures import PictureFigure, make_figure, make_grey
 from cassi.apps.view.pages.parts import (
     STYLE,
-    button,
-    field,
-    heading,
-    html_pane,
-    message_pane,
+    make_button,
+    make_field,
+    make_heading,
+    make_html_pane,
+    make_message_pane,
     schedule,
     show_message,
 )
@@ -37,7 +37,7 @@ _LOST_CONNECTION_SCRIPT = """
 const line = document.createElement("p");
 line.setAttribute("role", "alert");
 line.style.cssText = "margin: 0; color: var(--bad); font-weight: 600";
-line.textContent = "cassi-live has ended: this page shows what came last.";
+line.textContent = "cassi-live has ended: this page shows the last cube.";
 document.querySelector("header").append(line);
 """
 
@@ -51,9 +51,9 @@ class LiveSection:
 
     def __init__(self, live: LiveReconstruction) -> None:
         self.live, self.shown_number, self.regions = live, 0, list[tuple[int, int]]()
-        self.state = html_pane()
-        self.fact_list = html_pane(styles={"flex": "1 1 700px"})
-        self.pause_button = button("Pause", 100)
+        self.state = make_html_pane()
+        self.fact_list = make_html_pane(styles={"flex": "1 1 700px"})
+        self.pause_button = make_button("Pause", 100)
         self.pause_button.on_click(self._pause)
         self.picture = PictureFigure("Scene", _MAX_PICTURE_PIXELS)
         self.band_picture = PictureFigure("Band", _MAX_PICTURE_PIXELS)
@@ -63,14 +63,14 @@ class LiveSection:
         self.band = pn.widgets.IntSlider(
             name="Band", start=1, end=2, value=1, width=_PICTURE_WIDTH, stylesheets=[STYLE]
         )
-        self.region_field = field(
+        self.region_field = make_field(
             "Regions: row, column; row, column", "128, 128; 40, 200", _PICTURE_WIDTH
         )
         self.lines = ColumnDataSource({name: [] for name in ("xs", "ys", "color")})
         self.band_line = Span(dimension="height", line_color="#7b8794", line_dash="dashed")
         self.spectra = self._make_spectra_plot()
-        self.legend, self.caption = html_pane(), html_pane()
-        self.message, self.check_message = message_pane(), message_pane()
+        self.legend, self.caption = make_html_pane(), make_html_pane()
+        self.message, self.check_message = make_message_pane(), make_message_pane()
         self.band.param.watch(lambda event: schedule(self._draw), "value")
         self.region_field.param.watch(lambda event: self._choose_regions(), "value")
         wrapping = {
@@ -95,10 +95,14 @@ class LiveSection:
         )
         status.align_items = "center"
         self.view = pn.Column(
-            heading("Live"), status, self.check_message, self.content, sizing_mode="stretch_width"
+            make_heading("Live"),
+            status,
+            self.check_message,
+            self.content,
+            sizing_mode="stretch_width",
         )
         self.messages = pn.Column(
-            heading("Messages"), self.message, sizing_mode="stretch_width", visible=False
+            make_heading("Messages"), self.message, sizing_mode="stretch_width", visible=False
         )
         pn.state.add_periodic_callback(self.refresh, REFRESH_MS)
         pn.state.onload(self.refresh)
@@ -116,7 +120,7 @@ class LiveSection:
         if view is None or view.number == self.shown_number:
             return
         self.shown_number = view.number
-        # The number of bands and the size are known only with the first cube.
+        # The number of bands and the size of the picture are known only after the first cube.
         if not self.regions:
             self.band.param.update(end=len(view.cube), value=len(view.cube) // 2)
             self.content.visible = True
@@ -174,18 +178,18 @@ class LiveSection:
             for region in self.regions
             if max(abs(region[0] - row), abs(region[1] - column)) > radius
         ]
-        # A click that removed no region adds one. There is a region for each colour only, so the
-        # oldest one makes room.
+        # A click that removed no region adds one. Each region has its own colour. If there are too
+        # few colours, the oldest region is removed.
         if len(regions) == len(self.regions) and min(row, column) >= 0:
             regions = [*regions, (row, column)][-len(COLORS) :]
         self.region_field.value = _format_regions(regions)
 
     def _choose_regions(self) -> None:
-        """Take the regions of the text field that lie in the picture; without any, choose three."""
+        """Take the regions of the text field that lie in the picture; choose three if none does."""
         view = self.live.view
         if view is None:
             return
-        # Longer numbers lie outside of every picture.
+        # Nine digits are enough for every picture.
         pairs = re.findall(r"(\d{1,9})\s*,\s*(\d{1,9})", self.region_field.value or "")
         height, width = view.cube.shape[1:]
         regions = [(int(row), int(column)) for row, column in pairs]

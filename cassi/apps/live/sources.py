@@ -25,7 +25,7 @@ DTYPES = ("uint8", "uint16", "uint32", "float32", "float64")
 """Number formats of frames of a socket."""
 # Files with these suffixes hold one frame. A TIFF file may be a stack, and counts as a video.
 _ARRAY_SUFFIXES = set(READ_SUFFIXES) - {".tif", ".tiff"}
-# More than one file is kept, because a frame is read while newer ones arrive.
+# More than one file is kept, because newer frames arrive while a frame is read.
 _MAX_SPOOLED_FILES = 4
 
 
@@ -58,14 +58,16 @@ class Source:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Release what the source holds; no frames come afterwards."""
+        """Close the files and connections of the source."""
 
 
 class FolderSource(Source):
     """A folder that another program fills. A file counts when it has not changed for 50 ms.
 
-    The newest file that is there at the start is the first frame. A file is identified by name,
-    inode, time and size, because a time alone may be wrong. Links and hidden files are left out.
+    The newest file at the start is the first frame. A file is identified by name, inode, time and
+    size: the time alone is not enough, because a clock can be set back. Links and hidden files are
+    left out. With a larger `stable_seconds` every frame comes later; with a smaller one a file may
+    be read while it is still written.
     """
 
     stable_seconds = 0.05
@@ -78,14 +80,14 @@ class FolderSource(Source):
         self.listed_at = time.time()
 
     def poll(self) -> list[Frame]:
-        """Return new files that were the same in this listing and the one before, oldest first.
+        """Return the new files that were the same in the last two listings, the oldest first.
 
         Raises:
             OSError: the folder is gone.
         """
         time_now, previous_time = time.time(), self.listed_at
-        # A negative difference means that the clock was set back: the folder is listed now, or no
-        # frame would come until the clock has caught up.
+        # A negative difference means that the clock was set back. The folder is listed even then;
+        # otherwise no frame would come until the clock has caught up.
         if 0 <= time_now - previous_time < self.stable_seconds:
             return []
         previous_files, self.files, self.listed_at = self.files, self._list(), time_now
@@ -158,10 +160,10 @@ class VideoSource(SpooledSource):
             return [self.put(next(self.frames))]
         except StopIteration:
             raise EOFError(f"{self.path} has no more frames") from None
-        # The libraries raise exceptions of many kinds. What follows in the file cannot be read.
+        # The libraries raise exceptions of many kinds. The rest of the file cannot be read.
         except Exception as error:
             self.frames = iter(())
-            return [self.make_broken(f"{self.path} cannot be read on: {error}")]
+            return [self.make_broken(f"{self.path} cannot be read further: {error}")]
 
 
 class SocketSource(SpooledSource):
@@ -226,7 +228,7 @@ def unpack(parts: Message) -> np.ndarray:
 
 
 class CameraSource(SpooledSource):
-    """The first GenICam camera that a driver, a .cti file, lists; the package harvesters reads it.
+    """The first GenICam camera that a driver (a .cti file) lists, read by the package harvesters.
 
     Raises:
         ValueError: harvesters is not installed, or finds no camera.
@@ -237,7 +239,7 @@ class CameraSource(SpooledSource):
             from harvesters.core import Harvester
         except ImportError:
             raise ValueError(
-                "source: genicam:// takes harvesters; pip install harvesters"
+                "source: genicam:// needs harvesters; pip install harvesters"
             ) from None
         super().__init__(spool)
         self.harvester = Harvester()
@@ -254,7 +256,7 @@ class CameraSource(SpooledSource):
         buffer = self.camera.try_fetch(timeout=0.1)
         if buffer is None:
             return []
-        # The driver uses the buffer again after this block, so the image is copied.
+        # The driver reuses the buffer after this block, so the image is copied.
         with buffer:
             image = buffer.payload.components[0]
             return [self.put(np.array(image.data).reshape(image.height, image.width))]

@@ -13,7 +13,7 @@ import numpy as np
 from cassi.data.formats.tiff import open_tiff
 
 _STACK_SUFFIXES = (".tif", ".tiff")
-# Formats of the arrays by (one colour, more than 8 bits).
+# PyAV's format of a frame's array, by (whether it is grey, whether it has more than 8 bits).
 _PIXEL_FORMATS = {
     (True, True): "gray16le",
     (True, False): "gray",
@@ -43,7 +43,7 @@ def open_video(path: Path) -> Iterator[np.ndarray]:
     try:
         first = next(frames)
     except ImportError:
-        raise ValueError("source: a video file takes PyAV; pip install 'cassi[live]'") from None
+        raise ValueError("source: a video file needs PyAV; pip install 'cassi[live]'") from None
     except StopIteration:
         raise ValueError(f"source: expected frames in {path}, got none") from None
     except Exception as error:  # the libraries raise exceptions of many kinds
@@ -71,5 +71,5 @@ def _read_video(path: Path) -> Iterator[np.ndarray]:
 
 
 def _sum_colours(frame: np.ndarray, axis: int) -> np.ndarray:
-    """Sum the colours along their axis, and leave alpha out; an axis of -1 means no colours."""
+    """Sum red, green and blue, but not alpha, along `axis`; -1 means a frame without colours."""
     return frame if axis < 0 else np.moveaxis(frame, axis, -1)[..., :3].sum(-1, dtype=np.float32)

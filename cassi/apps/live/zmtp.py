@@ -14,9 +14,12 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 MAX_SENDERS = 4
-"""Connections at one time. One more replaces the oldest of those that sent the fewest messages."""
+"""Largest number of connections at one time.
+
+A further connection replaces the one that sent the fewest messages; of several, the oldest one.
+"""
 MAX_PARTS = 1000
-"""Parts of a message. The content of parts beyond the second is not kept."""
+"""Largest number of parts of a message. The content of parts beyond the second is not kept."""
 MAX_SILENCE_SECONDS = 10.0
 """A sender that stops in the middle of a message for this time is cut off."""
 MAX_POLL_SECONDS = 0.2
@@ -30,7 +33,7 @@ _GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20 + 32, b"\0")
 _PING_COMMAND, _PONG_COMMAND = b"\x04PING", b"\x04PONG"
 
 Message = list[bytes] | str
-"""The parts of a message, of which those beyond the second are empty; or an error in words."""
+"""The parts of a message, or an error in words. Parts beyond the second are empty."""
 
 
 class Receiver(socketserver.ThreadingTCPServer):
@@ -42,7 +45,7 @@ class Receiver(socketserver.ThreadingTCPServer):
         max_bytes: largest size of a message.
 
     Raises:
-        OSError: the address is taken, or none of this machine's.
+        OSError: the address is taken, or is no address of this machine.
     """
 
     allow_reuse_address = True
@@ -55,7 +58,8 @@ class Receiver(socketserver.ThreadingTCPServer):
         self.max_bytes = max_bytes
         self.senders: list[_Sender] = []
         self.lock = threading.Lock()
-        # With one place, a fast sender waits for the reader, and no messages pile up in memory.
+        # The queue holds one message. So a fast sender waits for the reader, and messages do not
+        # fill the memory.
         self.messages = queue.Queue[Message](1)
         super().__init__((host, port), _Sender)
         self.is_private = ip_address(self.socket.getsockname()[0]).is_loopback
@@ -97,8 +101,8 @@ class _Sender(socketserver.StreamRequestHandler):
                 self.server.drop(min(self.server.senders, key=lambda sender: sender.n_messages))
             self.server.senders.append(self)
         try:
-            self._set_patience(True)
-            self._greet()
+            self._limit_silence(True)
+            self._exchange_greetings()
             while True:
                 self.server.messages.put(self._receive())
                 self.n_messages += 1
@@ -115,8 +119,8 @@ class _Sender(socketserver.StreamRequestHandler):
         if problem:
             self.server.messages.put(f"message: {problem}")
 
-    def _set_patience(self, expects_more: bool) -> None:
-        """Limit the silence in the middle of a message; wait without limit between two."""
+    def _limit_silence(self, expects_more: bool) -> None:
+        """Limit the silence within a message; between two messages, wait without limit."""
         self.expects_more = expects_more
         self.connection.settimeout(MAX_SILENCE_SECONDS if expects_more else None)
 
@@ -126,11 +130,12 @@ class _Sender(socketserver.StreamRequestHandler):
             raise EOFError
         return part
 
-    def _greet(self) -> None:
+    def _exchange_greetings(self) -> None:
         self.connection.sendall(
             _GREETING + bytes([_COMMAND_FLAG, len(_READY_COMMAND)]) + _READY_COMMAND
         )
         greeting = self._read(len(_GREETING))
+        # Byte 0 begins the signature, byte 10 is the major version, byte 12 begins the mechanism.
         if greeting[0] != 0xFF or greeting[10] < 3 or greeting[12:17] != b"NULL\0":
             raise ValueError("expected a ZeroMQ sender of version 3 without a password")
 
@@ -139,9 +144,9 @@ class _Sender(socketserver.StreamRequestHandler):
         parts = list[bytes]()
         n_bytes, flags = 0, _MORE_FLAG
         while flags & (_MORE_FLAG | _COMMAND_FLAG):
-            self._set_patience(bool(parts))
+            self._limit_silence(bool(parts))
             (flags,) = self._read(1)
-            self._set_patience(True)
+            self._limit_silence(True)
             length = int.from_bytes(self._read(8 if flags & _LONG_FLAG else 1), "big")
             if flags & _COMMAND_FLAG:
                 self._answer(length)
@@ -162,7 +167,7 @@ class _Sender(socketserver.StreamRequestHandler):
         command = self._read(length)
         if command.startswith(b"\x05READY") and b"PUSH" not in command:
             raise ValueError("expected a PUSH socket")
-        # A ping has its name, two bytes of time to live, and up to 16 bytes that are sent back.
+        # A ping consists of its name, two bytes of time to live, and up to 16 bytes to send back.
         if command.startswith(_PING_COMMAND):
             echo = _PONG_COMMAND + command[len(_PING_COMMAND) + 2 :][:16]
             self.connection.sendall(bytes([_COMMAND_FLAG, len(echo)]) + echo)

@@ -31,7 +31,7 @@ def get_reader(path: str | Sequence[str]) -> Callable[[str], list[Layer]] | None
     """
     if not isinstance(path, str):
         return None
-    # napari takes a reader that is returned here for granted, so the file is read to be sure.
+    # napari asks no other reader once this one is returned. So the file is read now, to be sure.
     try:
         read_layers(path)
     except (OSError, ValueError):
@@ -49,18 +49,21 @@ def read_layers(path: str) -> list[Layer]:
     try:
         return [make_cube_layer(load_cube(path))]
     except (ValueError, IsADirectoryError) as error:
-        # With two axes a file is no cube. As an image, a measurement and a mask are the same.
+        # A file with two axes is no cube. A measurement and a mask become the same layer, so either
+        # function may read the file.
         for load in (load_measurement, load_mask):
             with suppress(ValueError, IsADirectoryError):
                 content = load(path)
                 values = content.data.flatten(0, 1).squeeze(0).numpy()
-                return [(values, {"name": _stem(content.path)}, "image")]
-        raise error  # the error about a cube says more than those about its alternatives
+                return [(values, {"name": _make_layer_name(content.path)}, "image")]
+        raise error  # this error about a cube says more than the errors of the other functions
 
 
 def make_cube_layer(content: LoadedArray) -> Layer:
     """Return the layer of a cube."""
-    return make_image_layer(content.data[0].numpy(), content.wavelengths, _stem(content.path))
+    return make_image_layer(
+        content.data[0].numpy(), content.wavelengths, _make_layer_name(content.path)
+    )
 
 
 def make_image_layer(cube: np.ndarray, wavelengths: Sequence[float] | None, name: str) -> Layer:
@@ -75,6 +78,9 @@ def make_image_layer(cube: np.ndarray, wavelengths: Sequence[float] | None, name
 
 def write_image(path: str, data: ArrayLike, attributes: dict[str, Any]) -> list[str]:
     """Write an image layer `(C, H, W)` as a cube, with the wavelengths of its metadata.
+
+    Returns:
+        The paths that were written, as napari expects.
 
     Raises:
         OSError: the file cannot be written.
@@ -103,5 +109,5 @@ def open_sample() -> list[Layer]:
     ]
 
 
-def _stem(path: Path) -> str:
+def _make_layer_name(path: Path) -> str:
     return path.name.partition(".")[0]

@@ -70,7 +70,13 @@ def reconstruct_layer(
 def count_bands(
     snapshot: tuple[int, ...], mask: tuple[int, ...], step: float, axis: int = -1
 ) -> int:
-    """Return the number C of bands, for which the detector has W + ⌈(C − 1)·|step|⌉ columns.
+    """Return the number C of bands for which W' = W + ⌈(C − 1)·|step|⌉.
+
+    Args:
+        snapshot: shape of the snapshot, `(H, W')`.
+        mask: shape of the mask, `(H, W)` or `(C, H, W)`.
+        step: dispersion, pixels per band.
+        axis: axis of the dispersion, −1 or −2; with −2 the heights take the place of the widths.
 
     Raises:
         ValueError: the sizes fit no number of bands.

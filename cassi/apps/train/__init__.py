@@ -73,9 +73,10 @@ def train(settings: Train, run: Run) -> float:
     # Only the first of several processes prints. It may be ahead of the others and have written a
     # checkpoint already, so for them a checkpoint in the folder is no error.
     is_first = vars(rank_zero_only).get("rank", 0) == 0
-    ckpt = settings.ckpt if is_first else settings.ckpt or "last"
+    ckpt_setting = settings.ckpt if is_first else settings.ckpt or "last"
     # A dry run starts from new weights, because reading a checkpoint may repair its folder.
-    checkpoint = None if settings.dry_run and ckpt else files.find_checkpoint(ckpt, folder)
+    starts_anew = settings.dry_run and ckpt_setting
+    checkpoint = None if starts_anew else files.find_checkpoint(ckpt_setting, folder)
     resumed_step = None
     if checkpoint is not None:
         content = files.read_checkpoint(checkpoint)
@@ -87,15 +88,14 @@ def train(settings: Train, run: Run) -> float:
     card = replace(card, wavelengths=wavelengths)
     # The checkpoint is checked now, because reading the scenes takes long.
     if checkpoint is not None:
-        check_fit(
-            files.network_weights(content["state_dict"]), net, f"ckpt: {checkpoint} is not of"
-        )
+        weights = files.select_network_weights(content["state_dict"])
+        check_fit(weights, net, f"ckpt: {checkpoint} is not of")
         files.check_steps(checkpoint, folder, content["global_step"], settings.trainer["max_steps"])
     data = inputs.load_data(settings)
     if is_first:
         _warn_of_slow_settings(settings, net, data)
     if settings.dry_run:
-        return _dry_run(settings, run, net, wavelengths, data)
+        return _print_cost(settings, run, net, wavelengths, data)
     module = make_module(settings, net, wavelengths, data.scenes.scales)
     module.configure_optimizers()  # refuses wrong values before anything is written
     trainer = make_trainer(settings, folder, resumed_step)
@@ -107,11 +107,11 @@ def train(settings: Train, run: Run) -> float:
         resumption = "" if resumed_step is None else f", going on after step {resumed_step}"
         print(f"{card.name}: {n_parameters / 1e6:.2f} M parameters{resumption}", flush=True)
         files.save_options(folder, run.options)
-    fit(trainer, module, data, checkpoint, f"go on with: {_resume_command(settings, folder)}")
+    fit(trainer, module, data, checkpoint, f"go on with: {_make_resume_command(settings, folder)}")
     return _write_result(settings, folder, trainer, card, n_parameters)
 
 
-def _resume_command(settings: Train, folder: Path) -> str:
+def _make_resume_command(settings: Train, folder: Path) -> str:
     """Return the command that resumes a training."""
     names = [settings.plugins] if isinstance(settings.plugins, str) else settings.plugins
     plugins = f" plugins=[{','.join(names)}]" if names else ""
@@ -124,7 +124,7 @@ def _write_result(
     """Write the trained network with its settings; return its best PSNR in dB, or NaN."""
     from lightning.pytorch.callbacks import ModelCheckpoint
 
-    # Without a checkpoint of the best weights, the last validation gives the score.
+    # Without a checkpoint of the best weights, the score is that of the last validation.
     best_score = trainer.callback_metrics.get("val_psnr")
     callbacks = trainer.checkpoint_callbacks
     scores = [c.best_model_score for c in callbacks if isinstance(c, ModelCheckpoint)]
@@ -139,7 +139,7 @@ def _write_result(
     return psnr
 
 
-def _dry_run(
+def _print_cost(
     settings: Train, run: Run, net: nn.Module, wavelengths: tuple[float, ...], data: TrainingData
 ) -> float:
     """Print the cost of a training after a few of its steps; return NaN."""
@@ -147,7 +147,7 @@ def _dry_run(
 
     def fit_briefly(short_settings: Train, callbacks: list[Callback]) -> Trainer:
         with TemporaryDirectory() as folder:
-            # The store of first cubes must not be the user's: a dry run leaves nothing behind.
+            # A dry run leaves nothing behind, so its store of first cubes is a temporary one.
             if short_settings.task.get("starts"):
                 task = short_settings.task | {"starts": f"{folder}/starts"}
                 short_settings = replace(short_settings, task=task)
@@ -175,7 +175,7 @@ def make_module(
         settings: settings of the training.
         net: the network.
         wavelengths: nm, one per band.
-        scales: value of 1 of each validation scene on the scale of its file.
+        scales: for each validation scene, the factor from its values to those of its file.
     """
     data = settings.data
     validation = data.validation or Validation()
@@ -208,7 +208,17 @@ def make_trainer(
     resumed_step: int | None,
     further_callbacks: Sequence[Callback] = (),
 ) -> Trainer:
-    """Make Lightning's Trainer with the callbacks of the settings and further ones."""
+    """Make Lightning's Trainer.
+
+    Args:
+        settings: settings of the training, with the callbacks and loggers.
+        folder: folder of the training.
+        resumed_step: step of the checkpoint, or None for a new training.
+        further_callbacks: callbacks beside those of the settings.
+
+    Raises:
+        ValueError: Lightning refuses the settings of the trainer.
+    """
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
     callbacks = [*inputs.build_callbacks(settings), *further_callbacks]
@@ -232,7 +242,19 @@ def fit(
     checkpoint: Path | None = None,
     advice: str = "",
 ) -> None:
-    """Train; an interruption ends the command like any other one, with advice how to resume."""
+    """Train the network.
+
+    Args:
+        trainer: made by `make_trainer`.
+        module: made by `make_module`.
+        data: training and validation scenes.
+        checkpoint: checkpoint to resume from; None starts with new weights.
+        advice: how to resume, the message of the exceptions.
+
+    Raises:
+        KeyboardInterrupt: the user pressed Ctrl-C.
+        TerminationSignal: the process got SIGTERM.
+    """
     try:
         with leave_to_lightning(trainer):
             trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
@@ -249,7 +271,7 @@ def _silence_lightning() -> None:
     warnings.filterwarnings("ignore", module=r"lightning\.")
 
 
-def _precision_warning(settings: Train) -> str | None:
+def _find_precision_warning(settings: Train) -> str | None:
     """Return a warning if the trainer's precision is slow on its device."""
     accelerator = settings.trainer.get("accelerator", "auto")
     on_gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
@@ -258,14 +280,15 @@ def _precision_warning(settings: Train) -> str | None:
     )
     if warning is None:
         return None
-    # Lightning's precision has no value "auto".
+    # Lightning's precision has no value "auto", so the advice is another value.
     warning = warning.replace("precision=", "trainer.precision=", 1)
     return warning.replace("=auto", "=32-true")
 
 
-def _layout_warning(net: nn.Module, cube: Tensor) -> str | None:
+def _find_layout_warning(net: nn.Module, cube: Tensor) -> str | None:
     """Return a warning if an operator of the network does not keep the bands last in memory."""
-    # A small camera is made up, because the masks of a task may have another size than its crops.
+    # The network is tested with a small made-up camera, because a task may have masks of another
+    # size than its crops.
     x = cube[None, :, :64, :64]
     system = SDCassi(torch.full(x.shape[-2:], 0.5), bands=len(cube), step=1)
     return memory_format_warning(net, system(x), system)
@@ -273,9 +296,9 @@ def _layout_warning(net: nn.Module, cube: Tensor) -> str | None:
 
 def _warn_of_slow_settings(settings: Train, net: nn.Module, data: TrainingData) -> None:
     """Print warnings about a precision or a layout in memory that is slow on this device."""
-    messages = [_precision_warning(settings)]
+    messages = [_find_precision_warning(settings)]
     if settings.channels_last:
-        messages.append(_layout_warning(net, data.samples[0]))
+        messages.append(_find_layout_warning(net, data.samples[0]))
     for message in messages:
         if message is not None:
             print(f"{color_label('warning')} {message}", file=sys.stderr)
@@ -291,7 +314,9 @@ def _check_nodes(settings: Train) -> None:
     # A denoiser may be a program in a file. The options of a resumed training come from a folder
     # that may be a stranger's, so they must not be able to name one.
     if any(home.startswith("cassi.priors.") for home in find_modules(to_dict(settings))):
-        raise ValueError("cassi-train: a prior is part of a network; config nodes name none")
+        raise ValueError(
+            "cassi-train: expected config nodes without cassi.priors; a prior is part of a network"
+        )
 
 
 def _check_packages(settings: Train) -> None:

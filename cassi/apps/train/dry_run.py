@@ -25,18 +25,21 @@ Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
 MAX_TIMED_STEPS = 3
-"""Steps of a whole batch that are timed; the first also does work that later steps find done."""
+"""Largest number of timed steps of a whole batch.
+
+The fastest step counts, because the first one also takes memory from the system.
+"""
 ENOUGH_SECONDS = 5.0
-"""After this time no further step of a whole batch is started."""
+"""After this time no further step of a whole batch is started. A longer time disturbs the user."""
 DAY, HOUR, MINUTE = 86400, 3600, 60
 
 ADVICE = {
-    "data": "more processes read and augment with data.workers",
-    "simulation": "batches come again with data.pool=8 data.reuse=8",
-    "start": "starts are kept with data.pool=8 data.reuse=8 task.starts=FOLDER",
-    "network": "trainer.precision=bf16-mixed where the device is fast in it, or a smaller network",
-    "gradient": "trainer.precision=bf16-mixed where the device is fast in it, or a smaller network",
-    "optimizer": "+optimizer.fused=true, or a larger data.batch_size",
+    "data": "read and augment in more processes with data.workers",
+    "simulation": "use batches again with data.pool=8 data.reuse=8",
+    "start": "keep first cubes with data.pool=8 data.reuse=8 task.starts=FOLDER",
+    "network": "set trainer.precision=bf16-mixed if this device is fast in it, or a smaller model",
+    "gradient": "set trainer.precision=bf16-mixed if this device is fast in it, or a smaller model",
+    "optimizer": "set +optimizer.fused=true, or a larger data.batch_size",
 }
 """Parts of a step, and the settings that make each of them faster."""
 
@@ -60,21 +63,21 @@ class Step:
     part_seconds: dict[str, float] = field(default_factory=dict)
 
 
-def next_batch_size(steps: Sequence[Step], batch_size: int) -> int | None:
+def choose_batch_size(steps: Sequence[Step], batch_size: int) -> int | None:
     """Return the number of cubes in the next step, or None if time and memory are known.
 
-    Whole batches are timed if they take a few seconds only. Otherwise one cube gives the time,
-    which grows in proportion on a CPU, and one and two cubes give the memory. A single step of a
-    large batch would not do: the first one is several times slower than those after it, because
-    the system clears the memory that it takes.
+    Whole batches are timed if they take a few seconds only. Otherwise the time is measured on one
+    cube, because on a CPU it is proportional to the number of cubes. The memory is measured on one
+    and on two cubes. A single step of a large batch would give a wrong time. The first step is
+    several times slower than later ones, because the system clears the memory that it takes.
     """
     if not steps:
         return batch_size if batch_size <= 2 else 1
     last_step = steps[-1]
     if last_step.n_cubes == batch_size:
         batch_seconds = [step.step_seconds for step in steps if step.n_cubes == batch_size]
-        has_time = len(batch_seconds) < MAX_TIMED_STEPS and sum(batch_seconds) <= ENOUGH_SECONDS
-        return batch_size if has_time else None
+        is_quick = sum(batch_seconds) <= ENOUGH_SECONDS
+        return batch_size if is_quick and len(batch_seconds) < MAX_TIMED_STEPS else None
     # The first step is slower than the others, so one cube is timed a second time.
     if len(steps) == 1 and last_step.step_seconds <= ENOUGH_SECONDS:
         return 1
@@ -86,7 +89,7 @@ def next_batch_size(steps: Sequence[Step], batch_size: int) -> int | None:
 
 
 def estimate_whole_batch(steps: Sequence[Step], batch_size: int) -> tuple[float, int]:
-    """Return seconds and peak bytes of a whole batch, measured or in proportion to smaller ones."""
+    """Return seconds and peak bytes of a whole batch, measured or extrapolated from less."""
     whole_steps = [step for step in steps if step.n_cubes == batch_size]
     timed_steps = whole_steps or [step for step in steps if step.n_cubes == 1]
     seconds = min(
@@ -126,7 +129,7 @@ class _StepTimer:
         self.end_time = time.perf_counter()
 
     def read_clock(self) -> float:
-        # A GPU works in the background: without waiting for it the time of a part would be wrong.
+        # A GPU works in the background. Without waiting for it, the time of a part would be wrong.
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
@@ -157,10 +160,10 @@ class _StepTimer:
         if self.batch_size == 0:
             self.batch_size = len(batch)
             self.n_cubes = self.batch_size
-            # A GPU computes the cubes of a batch at the same time, so its time is not in proportion
-            # to their number. Several processes could choose different numbers.
+            # A GPU computes the cubes of a batch at the same time, so its time is not proportional
+            # to their number. Several processes could choose different numbers of cubes.
             if self.may_split and trainer.world_size == 1 and device.type == "cpu":
-                self.n_cubes = next_batch_size(self.steps, self.batch_size) or 1
+                self.n_cubes = choose_batch_size(self.steps, self.batch_size) or 1
         # The tensor is changed in place, because Lightning gives this same object to the step.
         batch.data = batch[: self.n_cubes]
         self.memory = PeakMemory(device)
@@ -179,9 +182,9 @@ class _StepTimer:
         step_seconds = end_time - self.start_time
         step = Step(self.n_cubes, waiting_seconds, step_seconds, peak_bytes, part_seconds)
         self.steps.append(step)
-        size = next_batch_size(self.steps, self.batch_size)
-        # Processes that measured different times must stop after the same step, or one of them
-        # would wait for the others for ever.
+        size = choose_batch_size(self.steps, self.batch_size)
+        # All processes must stop after the same step, also if they measured different times.
+        # Otherwise one of them would wait for the others for ever.
         trainer.should_stop = trainer.strategy.reduce_boolean_decision(size is None, all=False)
         self.n_cubes = size or self.n_cubes
 
@@ -232,15 +235,15 @@ def run_a_few_steps(settings: Train, fit: Callable[[Train, list[Callback]], Trai
         batches_per_step * seconds, steps, peak_bytes, str(trainer.strategy.root_device)
     )
     if timed_steps[-1].n_cubes < timer.batch_size:
-        cost_line += " (in proportion to batches of 1 and 2)"
+        cost_line += " (extrapolated from batches of 1 and 2)"
     elif len(timed_steps) == 1:
-        cost_line += " (of one step, the first, which may be the slowest)"
+        cost_line += " (measured on the first step only, which may be the slowest)"
     work_line = _describe_work(settings, steps, batches_per_step)
     return "\n".join([work_line, cost_line, name_bottleneck(timed_steps[-1], settings)])
 
 
 def name_bottleneck(step: Step, settings: Train) -> str:
-    """Return the share of each part of a step, the slowest first, and how to make that faster."""
+    """Return the share of each part of a step, and a setting that makes the slowest part faster."""
     part_seconds = dict(step.part_seconds)
     reuse = settings.data.reuse or (settings.data.pool and math.inf) or 1
     if settings.task.get("starts") and "start" in part_seconds:
@@ -248,7 +251,7 @@ def name_bottleneck(step: Step, settings: Train) -> str:
     slowest_first = sorted(part_seconds, key=part_seconds.__getitem__, reverse=True)
     total = max(sum(part_seconds.values()), 1e-9)
     shares = ", ".join(f"{name} {100 * part_seconds[name] / total:.0f} %" for name in slowest_first)
-    return f"of a step: {shares}; less of the first: {ADVICE[slowest_first[0]]}"
+    return f"parts of a step: {shares}; to speed up the first: {ADVICE[slowest_first[0]]}"
 
 
 def _describe_work(settings: Train, steps: int, batches_per_step: int) -> str:
@@ -257,7 +260,7 @@ def _describe_work(settings: Train, steps: int, batches_per_step: int) -> str:
     batches_text = f"{batches_per_step} batches of " if batches_per_step > 1 else ""
     size = f"{batches_text}{data.batch_size} crops of {crop[0]}×{crop[1]}"
     if steps <= 0:
-        return f"steps until a time limit ends them, of {size}"
+        return f"steps of {size} until a time limit"
     epochs = batches_per_step * steps / max(int(data.steps_per_epoch or 1), 1)
     return f"{steps} steps of {size}, {epochs:.4g} epochs of {data.steps_per_epoch}"
 

@@ -1,6 +1,6 @@
-"""Files in the folder of a training: checkpoints, options and networks, and resuming from them.
+"""Files in the folder of a training: checkpoints, options and networks; how a training resumes.
 
-A folder may be a stranger's. Nothing in a checkpoint is executed, and only options of a training
+The folder may be a stranger's. Nothing in a checkpoint is executed, and only options of a training
 are taken from it.
 """
 
@@ -65,14 +65,15 @@ def find_checkpoint(ckpt: str | Path | None, folder: Path) -> Path | None:
             )
         return None
     if ckpt == "last":
-        return _last_or_previous(last) if last.exists() else None
+        return _repair_checkpoint(last) if last.exists() else None
     path = Path(str(ckpt)).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"ckpt: no file {path}; give null, last or a .ckpt file")
     return path
 
 
-def _last_or_previous(last: Path) -> Path:
+def _repair_checkpoint(last: Path) -> Path:
+    """Return the last checkpoint; if it is damaged, put the one before it in its place."""
     try:
         read_checkpoint(last)
     except ValueError as error:
@@ -80,7 +81,7 @@ def _last_or_previous(last: Path) -> Path:
         if not previous.exists():
             raise ValueError(f"{error}; start again in another folder") from None
         read_checkpoint(previous)
-        warnings.warn(f"{error}; going on from the one before it", stacklevel=3)
+        warnings.warn(f"{error}; going on from the checkpoint before it", stacklevel=3)
         # The next checkpoint that is saved makes last.ckpt the previous one. The damaged file must
         # not replace the good one then.
         previous.replace(last)
@@ -102,15 +103,15 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         return {key: content[key] for key in ("state_dict", "global_step", *content)}
     except OSError:
         raise
-    except Exception:  # torch.load fails in many ways on what is no checkpoint
+    except Exception:  # torch.load raises errors of many kinds for other files
         raise ValueError(f"ckpt: {path} is no checkpoint of cassi-train, or damaged") from None
 
 
 def check_plugins(content: Mapping[str, object]) -> None:
     """Raise ValueError if the training of a checkpoint had plugins, and none is loaded now.
 
-    A plugin file may have another name by now, so the names are not compared: the loaded plugins
-    have what the settings name.
+    A plugin file may have been renamed since. So the names are not compared, and any loaded plugin
+    is accepted.
     """
     names = content.get("plugins")
     if (
@@ -118,7 +119,9 @@ def check_plugins(content: Mapping[str, object]) -> None:
         and isinstance(names, list)
         and (missing := missing_plugins(names)) is not None
     ):
-        raise ValueError(f"ckpt: this training needs {missing}; give it again, it is a program")
+        raise ValueError(
+            f"ckpt: this training needs {missing}; give it again, because it is a program"
+        )
 
 
 def check_steps(checkpoint: Path, folder: Path, finished_steps: int, max_steps: int) -> None:
@@ -136,7 +139,7 @@ def check_steps(checkpoint: Path, folder: Path, finished_steps: int, max_steps: 
         )
 
 
-def network_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def select_network_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the network's weights from the `state_dict` of a checkpoint."""
     return {
         key.removeprefix(NETWORK_PREFIX): value
@@ -169,9 +172,9 @@ def export(
     with atomic_folder(folder) as stage:
         for name, content, scores in weights:
             summary = {**card.training, "step": content["global_step"], **scores}
-            state = network_weights(content["state_dict"])
+            state = select_network_weights(content["state_dict"])
             save_model(stage / name, state, replace(card, training=summary), settings.half)
-        # The settings come last: whoever finds them finds the weights, too.
+        # The settings are written last, so that a reader who finds them also finds the weights.
         (stage / "model.yaml").write_text(to_yaml(to_dict(settings)), encoding="utf-8")
     return [folder / name for name, _, _ in weights]
 
@@ -188,6 +191,7 @@ def _read_best(folder: Path, last: dict[str, Any]) -> dict[str, Any]:
 
 
 RUN_ID_FILE = "services.json"
+"""File beside the checkpoints: the names that services gave a run."""
 
 
 def read_run_ids(folder: Path) -> dict[str, str]:
@@ -201,16 +205,17 @@ def read_run_ids(folder: Path) -> dict[str, str]:
 
 def write_run_ids(folder: Path, ids: Mapping[str, str]) -> None:
     """Write the names that services gave a run beside its checkpoints."""
-    _write_beside(folder, RUN_ID_FILE, json.dumps(dict(ids)))
+    _write_beside_checkpoints(folder, RUN_ID_FILE, json.dumps(dict(ids)))
 
 
-def _write_beside(folder: Path, name: str, text: str) -> None:
+def _write_beside_checkpoints(folder: Path, name: str, text: str) -> None:
     checkpoint_folder(folder).mkdir(parents=True, exist_ok=True)
     with atomic_path(checkpoint_folder(folder) / name) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 OPTIONS_FILE = "options.yaml"
+"""File beside the checkpoints: the options that the training was started with."""
 
 
 def save_options(folder: Path, options: Sequence[str]) -> None:
@@ -218,11 +223,13 @@ def save_options(folder: Path, options: Sequence[str]) -> None:
 
     Hydra keeps a copy, too, but a later command that is refused overwrites it.
     """
-    _write_beside(folder, OPTIONS_FILE, yaml.safe_dump(list(options), allow_unicode=True))
+    _write_beside_checkpoints(
+        folder, OPTIONS_FILE, yaml.safe_dump(list(options), allow_unicode=True)
+    )
 
 
 def add_earlier_options(arguments: list[str]) -> list[str]:
-    """Put the options of an earlier training before those of the command that resumes it.
+    """Put the options of an earlier training before the options of the command that resumes it.
 
     An option of the resuming command replaces the earlier one. Plugins, which are programs, and
     loggers that send to another machine are refused: the folder may be a stranger's.
@@ -236,15 +243,15 @@ def add_earlier_options(arguments: list[str]) -> list[str]:
     Raises:
         ValueError: the file of options is damaged, or has an option that must be given again.
     """
-    options_by_key = {_key(argument): argument for argument in arguments if _is_option(argument)}
+    options_by_key = {_key_of(argument): argument for argument in arguments if _is_option(argument)}
     folder = options_by_key.get("hydra.run.dir", "").partition("=")[2].strip("'\"")
     options_file = checkpoint_folder(Path(folder)) / OPTIONS_FILE
     if options_by_key.get("ckpt") != "ckpt=last" or not folder or not options_file.is_file():
         return arguments
     earlier_options = [
-        option for option in _read_options(options_file) if _key(option) not in options_by_key
+        option for option in _read_options(options_file) if _key_of(option) not in options_by_key
     ]
-    # A new choice of loggers replaces all earlier options of loggers, which may not fit to it.
+    # A new choice of loggers replaces all earlier options of loggers, which may not fit it.
     if "logger" in options_by_key:
         earlier_options = [
             option for option in earlier_options if not _belongs_to(option, "logger")
@@ -260,15 +267,16 @@ def add_earlier_options(arguments: list[str]) -> list[str]:
         # The option is quoted, so that nobody pastes a stranger's words into a shell by mistake.
         raise ValueError(
             f"{options_file}: this training was started with {option[:200]!r}; {reason}, so give "
-            f"it again, or another {_key(option).partition('.')[0]}=…, beside ckpt=last"
+            f"it again, or another {_key_of(option).partition('.')[0]}=…, beside ckpt=last"
         )
     return earlier_options + arguments
 
 
 def _belongs_to(option: str, name: str) -> bool:
-    return re.split(r"[.@/]", _key(option))[0] == name
+    return re.split(r"[.@/]", _key_of(option))[0] == name
 
 
+# A stranger's file must not fill the memory. The options of a command are much shorter.
 _MAX_OPTIONS_BYTES = 1 << 20
 
 
@@ -304,7 +312,7 @@ def _is_training_option(option: str) -> bool:
     if match[2] not in groups | {field.name for field in fields(Train)}:
         return False
     group = match[1].partition("@")[0]
-    # The config of a group is a name, NAME or FOLDER/NAME, or a list of names; never a path.
+    # The value for a group is NAME, FOLDER/NAME or a list of names, and never a path.
     is_group = "/" in group or "@" in key or group in groups
     return not is_group or re.fullmatch(r"\w[\w-]*(/\w[\w-]*)?|\[[\w, -]*\]|", value) is not None
 
@@ -313,5 +321,5 @@ def _is_option(argument: str) -> bool:
     return "=" in argument and not argument.startswith("-")
 
 
-def _key(option: str) -> str:
+def _key_of(option: str) -> str:
     return option.partition("=")[0].lstrip("+~")

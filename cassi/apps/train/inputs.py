@@ -44,7 +44,7 @@ _CAVE_HINT = (
 
 
 def load_scenes(data: Data, split: str, wavelengths: tuple[float, ...]) -> list[Scene]:
-    """Read the scenes of a split; the data set of a plugin has a function for it.
+    """Read the scenes of a split. For the data set of a plugin, call the plugin's function.
 
     Without `data.root` every split is the bundled scene.
 
@@ -101,7 +101,7 @@ def _load_plugin_scenes(data: Data, split: str, wavelengths: tuple[float, ...]) 
 
 
 def load_data(settings: Train) -> TrainingData:
-    """Read all scenes, and make the `TrainingData` of them.
+    """Read all scenes, and make a `TrainingData` from them.
 
     Raises:
         OSError: a file is missing, or cannot be read.
@@ -116,8 +116,8 @@ def load_data(settings: Train) -> TrainingData:
     _check_crops(settings, validation, wavelengths)
     scenes = load_scenes(data, "train", wavelengths)
     validation_scenes = load_scenes(data, "validation", wavelengths)
-    # The samples of all epochs count as one long data set, so that each has a random crop of its
-    # own, which depends on its number and the seed only.
+    # All epochs together are one long data set. So each sample has its own random crop. The crop
+    # depends only on the index of the sample and on the seed.
     steps = whole_number("trainer.max_steps", settings.trainer.get("max_steps"), -1)
     length = steps * batch_size if steps > 0 else UNLIMITED_SAMPLES
     sample_options: dict[str, Any] = {"size": data.crop, "length": length, "seed": settings.seed}
@@ -129,7 +129,7 @@ def load_data(settings: Train) -> TrainingData:
     else:
         raise ValueError(
             f"data.augment: expected null, data={data.name} varies its samples by a rule of its "
-            "own; give data.samples=null to vary them as augment says"
+            "own; give data.samples=null to vary them by data.augment"
         )
     validation_samples = WholeScenes(
         validation_scenes, crop=validation.crop, downsample=validation.downsample
@@ -167,19 +167,19 @@ def _check_crops(settings: Train, validation: Validation, wavelengths: tuple[flo
 
 
 def describe_highlights(data: TrainingData) -> list[str]:
-    """Return lines about validation scenes with highlights, and about the meaning of their PSNR."""
+    """Return lines about validation scenes with highlights, and how to read their PSNR."""
     scenes = data.scenes.scenes
     lines = [
-        f"validation: {scene.name} has highlights up to {scene.scale:.3g}; its PSNR is that of the "
-        "values of its file, where all beyond 1 count as 1"
+        f"validation: {scene.name} has highlights up to {scene.scale:.3g}; its PSNR is computed on "
+        "the values of its file, clipped at 1"
         for scene in scenes
         if scene.scale != 1
     ]
     dim_names = [scene.name for scene in scenes if scene.scale == 1 and _is_dim(scene)]
     if dim_names:
         lines.append(
-            f"validation: 99 % of {', '.join(dim_names)} lie below half of the peak of PSNR, the "
-            "scene's highlights, which makes it high; compare it with that of the same scenes only"
+            f"validation: 99 % of the values of {', '.join(dim_names)} lie below half of the peak, "
+            "which a few highlights set, so the PSNR is high; compare it on the same scenes only"
         )
     return lines
 
@@ -195,7 +195,7 @@ def data_wavelengths(data: Data) -> tuple[float, ...]:
     if data.simulator is None:
         # A network must not be trained or chosen on the scenes of published tables.
         raise ValueError(
-            f"data={data.name} cannot train: it is there to evaluate on; give data=cave, or "
+            f"data={data.name} cannot train: its scenes are for evaluation; give data=cave, or "
             "data=folder data.root=DIR"
         )
     wavelengths = data.given_wavelengths
@@ -217,7 +217,7 @@ def build_simulator(node: dict[str, Any], wavelengths: tuple[float, ...]) -> Sim
         try:
             settings["offsets"] = find_offsets(settings, bands, wavelengths)
         except ValueError as error:
-            # The function is made for cameras, whose settings are `system.…`.
+            # The message names the settings of a camera, `system.…`.
             raise ValueError(str(error).replace("system.", "data.simulator.")) from None
     simulator = build(settings, masks=masks)
     # A detector may be too small for a band. The network would learn to invent such a band.
@@ -229,7 +229,7 @@ def build_simulator(node: dict[str, Any], wavelengths: tuple[float, ...]) -> Sim
 
 
 def _build_masks(node: dict[str, Any], bands: int) -> Any:
-    if "sources" in node:  # a mixture of others
+    if "sources" in node:  # a mixture of several mask sources
         sources = [_build_masks(source, bands) for source in node["sources"]]
         # The node still has the key `mask` of the single mask that the mixture has replaced.
         return build(
@@ -296,7 +296,7 @@ def build_loggers(settings: Train, resumed_step: int | None, folder: Path) -> li
         # A name of the run in the settings replaces the stored one.
         if class_name in ids and node.get(RUN_ID_ARGUMENTS[class_name]) is None:
             arguments[RUN_ID_ARGUMENTS[class_name]] = ids[class_name]
-        with _service_errors_in_one_line(name):
+        with _shorten_service_errors(name):
             if class_name == "WandbLogger":
                 _prepare_wandb()
                 # wandb has read its settings in `_prepare_wandb`. The environment variable by which
@@ -304,13 +304,13 @@ def build_loggers(settings: Train, resumed_step: int | None, folder: Path) -> li
                 if node.get("offline"):
                     arguments["mode"] = "offline"
             if class_name == "MLFlowLogger" and not node.get("tracking_uri"):
-                arguments |= _local_mlflow_store(Path(node["save_dir"]))
+                arguments |= _make_mlflow_store(Path(node["save_dir"]))
             loggers.append(build(node, **arguments))
     return loggers
 
 
 @contextlib.contextmanager
-def _service_errors_in_one_line(name: str) -> Iterator[None]:
+def _shorten_service_errors(name: str) -> Iterator[None]:
     """Turn errors of a service's library into ValueError of one line, also if it is missing."""
     try:
         yield
@@ -325,10 +325,10 @@ def _service_errors_in_one_line(name: str) -> Iterator[None]:
         raise ValueError(f"logger: {name}: {' '.join(str(error).split())}") from None
 
 
-def _local_mlflow_store(folder: Path) -> dict[str, str]:
+def _make_mlflow_store(folder: Path) -> dict[str, str]:
     """Return the arguments for runs without a server: MLflow keeps them in an SQLite file."""
-    # mlflow-skinny does not install these two. Their import here leads to an error that says what
-    # to install.
+    # mlflow-skinny does not install these two packages. If one is missing, its import fails here,
+    # and the error says what to install.
     import alembic  # noqa: F401
     import sqlalchemy  # noqa: F401
 
@@ -351,11 +351,11 @@ def _prepare_wandb() -> None:
 
 
 RUN_ID_ARGUMENTS = {"MLFlowLogger": "run_id", "WandbLogger": "id"}
-"""Loggers of services that compare runs, and their argument for the name of a resumed run."""
+"""Argument for the name of a resumed run, by the class of the logger of a service."""
 
 
 def open_services(loggers: Sequence[Any], settings: Train, folder: Path) -> None:
-    """Send the settings to services that compare runs, and store their names of the run.
+    """Send the settings to services that compare runs, and store the names that they give the run.
 
     A command that resumes the run needs these names.
     """
@@ -363,7 +363,7 @@ def open_services(loggers: Sequence[Any], settings: Train, folder: Path) -> None
     for logger in loggers:
         if (class_name := type(logger).__name__) not in RUN_ID_ARGUMENTS:
             continue
-        with _service_errors_in_one_line(class_name):
+        with _shorten_service_errors(class_name):
             logger.experiment  # noqa: B018  reading the attribute opens the run
             ids = ids | {class_name: logger.version}
             # MLflow refuses other values of the settings for a run that it has already.

@@ -1,1 +1,1 @@
-"""cassi-view: snapshots, reconstructions and folders of results, in the browser."""
+"""The package of cassi-view: command, web server, state of a tab, jobs, and lists of results."""

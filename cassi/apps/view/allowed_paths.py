@@ -8,10 +8,10 @@ from cassi.checks import read_regular
 from cassi.data.bundled import bundled_path
 from cassi.data.formats.listing import list_folder
 
-# Folders are searched to this depth. Deeper trees would make the lists slow, which the page asks
-# for every few seconds.
+# Folders are searched to this depth. The page lists them every few seconds, and a deeper search
+# would take longer.
 _MAX_DEPTH = 6
-# The package itself, and its bundled scenes, which lie elsewhere in a checkout.
+# The package, and the folder of its bundled scenes, which a checkout has outside of the package.
 _PACKAGE_FOLDERS = (Path(__file__).resolve().parents[2], bundled_path("scene.tif").parent.resolve())
 
 

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 _DESCRIPTION = (
     "Look at snapshots, reconstruct them and look at the cubes, in a browser on this machine."
 )
-_EPILOG = "plugins=[mymod.py] among the folders loads your own networks, priors and metrics."
+_EPILOG = (
+    "plugins=[mymod.py], given beside the folders, loads your own networks, priors and metrics."
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -44,11 +46,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line.
 
     Raises:
-        ValueError: a flag is unknown, or the port is no port.
+        ValueError: a flag is unknown, or the port is no number from 0 to 65535.
     """
     parser = CommandLine("cassi-view", description=_DESCRIPTION, epilog=_EPILOG)
-    text = "with snapshots, masks, cameras or results, which may be read (the current one)"
-    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help=text)
+    folder_help = (
+        "a folder of snapshots, masks, cameras or results to read (default: the current one)"
+    )
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help=folder_help)
     return parse_command_line(parser, arguments, "outputs/view", "of results and uploads")
 
 
@@ -78,7 +82,7 @@ def serve(options: argparse.Namespace) -> None:
         at_end.callback(server.stop)
 
         def load_application() -> None:
-            # Imported here, while the browser starts: the import takes seconds, because of torch.
+            # The import takes seconds, because of torch. Here it runs while the browser starts.
             from cassi.apps.view.pages.app import Application
 
             application = Application(folders, options.output, reports, inboxes)

@@ -18,7 +18,7 @@ from cassi.pipeline.snapshot import Result
 from cassi.uncertainty import NORMAL
 from cassi.viz.report import encode_scene, make_report
 
-# A common beginning of at most this length stays in the labels: it costs little room.
+# A common beginning of at most this length stays in the labels, because it takes little room.
 _MAX_SHARED_LETTERS = 12
 
 

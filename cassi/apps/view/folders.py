@@ -44,7 +44,7 @@ _THUMBNAIL_PIXELS = 240  # longer side
 _MAX_TEXT_BYTES, _MAX_PICTURE_BYTES, _MAX_REPORT_BYTES = 2**24, 2**26, 2**28
 _MAX_PICTURE_PIXELS = 2**26
 _MAX_REASON_LETTERS = 300
-# This goes before a page from a folder, so that the page loads nothing from a network.
+# This text is put before a page from a folder, so that the page loads nothing from a network.
 _CONTENT_POLICY = """\
 <!doctype html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none';
@@ -109,7 +109,7 @@ def list_results(allowed_paths: AllowedPaths) -> list[ResultEntry]:
                         _name_entry(entry_folder, allowed_paths), None, f"damaged: {reason}"
                     )
                 }
-            # A table also lists snapshots that have a folder of their own; the folder's entry wins.
+            # A table also lists snapshots that have their own folder, whose entry is kept.
             entries = folder_entries | entries
     return sorted(entries.values(), key=lambda entry: entry.name)
 
@@ -128,7 +128,7 @@ def read_result(entry: ResultEntry, allowed_paths: AllowedPaths) -> CubeView:
     cubes = [name for name in files if name != DEVIATION_FILE]
     if not cubes:
         raise ValueError(f"{entry.name}: expected a cube among its files, got none")
-    # These formats do not say which axis of the array has the bands.
+    # Files of these two formats do not say which axis has the bands.
     bands = metrics["cube_shape"][0] if cubes[0].endswith((".npy", ".mat")) else None
     cube = load_cube(allowed_paths.resolve(entry.folder / cubes[0]), bands=bands)
     deviation = None
@@ -139,7 +139,12 @@ def read_result(entry: ResultEntry, allowed_paths: AllowedPaths) -> CubeView:
 
 
 def render_evaluation(entry: ResultEntry, allowed_paths: AllowedPaths) -> bytes:
-    """Return the report of an evaluation as HTML, or its table and figures if it has no report."""
+    """Return the report of an evaluation as HTML; without a report, its table and figures.
+
+    Raises:
+        OSError: a file is missing, or not below the allowed folders.
+        ValueError: the entry has no result.
+    """
     from markdown_it import MarkdownIt
 
     if entry.folder is None:
@@ -200,7 +205,7 @@ def _read_cube_entry(folder: Path, allowed_paths: AllowedPaths) -> dict[Path, Re
 
 
 def _read_evaluation_entry(folder: Path, allowed_paths: AllowedPaths) -> dict[Path, ResultEntry]:
-    # Other programs write files of this name, too. Without these two keys it is no evaluation.
+    # Other programs write files of this name, too. A file without these two keys is no evaluation.
     results = _parse_json(folder / EVALUATION_FILE, allowed_paths)
     if not isinstance(results, dict) or not {"metrics", "preset"} <= results.keys():
         return {}

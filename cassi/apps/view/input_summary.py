@@ -14,12 +14,14 @@ from cassi.solvers import relative_noise
 from cassi.systems import SDCassi, System
 from cassi.systems.coded import CodedSystem
 
-# The scene is taken to be uniform in a window of this many pixels to each side of its centre.
+# The scene is assumed to be uniform in a window of this many pixels to each side of its centre. A
+# larger window holds more structure of the scene. With a smaller one the prediction comes closer to
+# the frame itself, whatever the camera is.
 _WINDOW_RADIUS = 15
-# Another step is reported only if the frame agrees with it this much better. Real cameras agree up
-# to 2 % better with a wrong step of 1, see `find_better_step`.
+# Another step is reported only if its agreement is larger by this factor. Frames of real cameras
+# agree up to 2 % better with a wrong step of 1, see `find_better_step`.
 _MIN_AGREEMENT_RATIO = 1.1
-# Steps that are tried, and the number of bands below which a step is not tried.
+# Largest step that is tried, and smallest number of bands for which a step is tried.
 _MAX_STEP, _MIN_BANDS = 8, 4
 # Where longer wavelengths lie, by (axis, whether the offsets increase).
 _DIRECTIONS = {(-1, True): "right", (-1, False): "left", (-2, True): "down", (-2, False): "up"}
@@ -61,15 +63,16 @@ def summarize_inputs(snapshot: Snapshot) -> InputSummary:
     predicted_frame = predict_frame(y, camera)
     fine_structure = flatten(y[0, :1].float(), None if good_pixels is None else good_pixels[0, :1])
     agreement = _correlate(fine_structure, flatten(predicted_frame[0, :1].float()))
-    # The camera check comes first. It sees where light begins and ends, and not how many bands lie
-    # between. So a camera that passes it is compared with other whole steps of the same sign.
+    # The camera check comes first. It finds where the light begins and ends, but not how many bands
+    # lie between. So a camera that passes the check is compared with other whole steps of the same
+    # sign.
     step_warnings = (
         [] if camera_check.warnings else find_better_step(y, camera, fine_structure, agreement)
     )
     coded_camera = camera if isinstance(camera, CodedSystem) else None
     rows = [
         *_make_rows(snapshot, camera),
-        ("Seen in the frame", "" if step_warnings else camera_check.note or "nothing"),
+        ("Camera check", "" if step_warnings else camera_check.note or "nothing found"),
     ]
     rows += [("Files", note) for note in snapshot.notes]
     warnings = [f"{warning.about}: {warning.message}" for warning in camera_check.warnings]
@@ -107,9 +110,9 @@ def predict_frame(y: Tensor, system: System) -> Tensor:
         The predicted frame `(B, K, H', W')`.
     """
     white_frame = system(y.new_ones(1, *system.cube_shape))
-    mean_white = _mean_in_windows(white_frame)
+    mean_white = _average_in_windows(white_frame)
     # The bound keeps noise at the dark border of the detector from being divided by almost zero.
-    brightness = _mean_in_windows(y) / mean_white.clamp_min(
+    brightness = _average_in_windows(y) / mean_white.clamp_min(
         1e-3 * mean_white.max().clamp_min(1e-30)
     )
     predicted_frame: Tensor = white_frame * brightness
@@ -122,7 +125,7 @@ def find_better_step(
 ) -> list[str]:
     """Return a warning if the frame agrees much better with another whole step.
 
-    The widths of detector and mask allow other steps with other numbers of bands, and each of them
+    The widths of detector and mask also allow other steps, with other numbers of bands. Each step
     predicts a frame with another fine structure. In simulated snapshots of 8 scenes of CAVE, with
     two masks and steps of 1, 2 and 4, the right step always agreed best. Frames of real cameras,
     whose light fills the pixels between the bands, agree up to 2 % better with a step of 1.
@@ -151,18 +154,19 @@ def find_better_step(
         other_structure = flatten(predict_frame(y, other_camera)[0, :1].float())
         other_agreement = _correlate(fine_structure, other_structure)
         best_agreement, best_step = max((best_agreement, best_step), (other_agreement, step))
-    # An agreement near zero is noise, and any other one would be many times as large.
+    # An agreement near zero is noise. Without the bound of 0.05, any other step could be many times
+    # as good.
     if best_agreement <= _MIN_AGREEMENT_RATIO * max(agreement, 0.05):
         return []
     return [
-        f"step: the frame is more like that of a step of {sign * best_step}, "
+        f"step: the frame agrees better with a step of {sign * best_step}, "
         f"{extra_pixels // best_step + 1} bands (agreement {best_agreement:.2f}, with "
         f"{camera.step} and {camera.bands} bands {agreement:.2f}): set the step to "
         f"{sign * best_step}"
     ]
 
 
-def _mean_in_windows(image: Tensor) -> Tensor:
+def _average_in_windows(image: Tensor) -> Tensor:
     padded_image = pad(image, (_WINDOW_RADIUS,) * 4, mode="replicate")
     mean: Tensor = avg_pool2d(padded_image, 2 * _WINDOW_RADIUS + 1, 1)
     return mean
@@ -203,7 +207,7 @@ def _make_rows(snapshot: Snapshot, camera: System) -> list[tuple[str, str]]:
         *table,
         ("Dark level", f"{dark['level']:.4g}, {source}"),
         ("Saturation", saturation_text),
-        ("Left out", bad_pixel_text),
+        ("Bad pixels", bad_pixel_text),
     ]
 
 

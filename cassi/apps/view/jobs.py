@@ -34,10 +34,10 @@ class Job:
     _stop_event: threading.Event = field(default_factory=threading.Event)
     _start_time: float | None = None
 
-    def time_left(self) -> str:
-        """Return an estimate of the remaining time in words; "" as long as there is none."""
-        # The progress counts iterations, and the time also has reading and preparing before them.
-        # In the first iterations that part would dominate the estimate.
+    def describe_time_left(self) -> str:
+        """Return an estimate of the remaining time as text; "" while there is no estimate."""
+        # The progress counts iterations, but the time also includes reading and preparing. Before
+        # 5 % of the iterations, that part would dominate the estimate.
         if self._start_time is None or not 0.05 < self.progress < 1:
             return ""
         seconds = (time.monotonic() - self._start_time) * (1 / self.progress - 1)
@@ -83,6 +83,6 @@ class Jobs:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the reason of a failure in one line; a defect of the program is called one."""
+    """Return the reason of a failure in one line. For a defect of the program, the line says so."""
     reason = describe_failure(error)
     return reason if is_usage_error(error) else f"{reason}; this is a defect of the program"

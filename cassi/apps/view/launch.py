@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cassi.apps.view.server import Server
 
 LINK_SECONDS = 120.0
-"""Lifetime of the file that leads the browser in; a browser that has to start takes long."""
+"""Time after which the file with the address is removed. A browser that has to start takes long."""
 _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PANEL_PACKAGES = ("panel", "bokeh", "tornado", "param")
 _LINK_PAGE = """\
@@ -43,7 +43,7 @@ class CommandLine(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise ValueError with the message of argparse."""
-        raise ValueError(f"{message}; {self.prog} --help lists all")
+        raise ValueError(f"{message}; {self.prog} --help lists all options")
 
 
 def parse_command_line(
@@ -55,14 +55,14 @@ def parse_command_line(
         parser: has the other arguments of the command.
         arguments: words of the command line.
         folder: default of `--output`.
-        content: what the command writes into it, for the help.
+        content: what the command writes into it, for the help: `of …` or `for …`.
     """
-    text = f"folder {content} ({folder})"
-    parser.add_argument("--output", type=Path, default=Path(folder), help=text)
-    text = "to listen on; 0, the default, takes a free one"
-    parser.add_argument("--port", type=_parse_port, default=0, help=text)
-    text = "print the address and open no browser"
-    parser.add_argument("--no-browser", action="store_true", help=text)
+    output_help = f"folder {content} (default: {folder})"
+    parser.add_argument("--output", type=Path, default=Path(folder), help=output_help)
+    port_help = "port to listen on (default: 0, any free port)"
+    parser.add_argument("--port", type=_parse_port, default=0, help=port_help)
+    browser_help = "print the address, but open no browser"
+    parser.add_argument("--no-browser", action="store_true", help=browser_help)
     parser.add_argument("--version", action="version", version=f"cassi {cassi.__version__}")
     return parser.parse_args(arguments)
 
@@ -70,7 +70,7 @@ def parse_command_line(
 def _parse_port(text: str) -> int:
     # The system would silently take a larger number modulo 65536.
     if not text.isdecimal() or not 0 <= (port := int(text)) < 2**16:
-        raise ArgumentTypeError(f"expected 0 to 65535, got {text}; 0 takes a free one")
+        raise ArgumentTypeError(f"expected 0 to 65535, got {text}; 0 takes a free port")
     return port
 
 
@@ -91,14 +91,14 @@ def make_output(folder: Path) -> None:
 
 
 def run_until_interrupted(name: str, command: Callable[[], object]) -> None:
-    """Run a command; a user's mistake, or a missing package panel, is one line and status 2.
+    """Run a command. A user's mistake, or a missing package panel, ends it with one line, status 2.
 
     SIGTERM, and SIGHUP from a terminal that closes, end the command like Ctrl-C.
     """
     previous_handlers = {number: signal.getsignal(number) for number in _END_SIGNALS}
     distrust_current_folder()
     try:
-        for number in _not_ignored(_END_SIGNALS[1:]):
+        for number in _drop_ignored(_END_SIGNALS[1:]):
             signal.signal(number, _interrupt)
         with suppress(KeyboardInterrupt):
             command()
@@ -121,8 +121,8 @@ def run_until_interrupted(name: str, command: Callable[[], object]) -> None:
             signal.signal(number, handler)
 
 
-def _not_ignored(numbers: Sequence[signal.Signals]) -> list[signal.Signals]:
-    # `nohup` starts a command with SIGHUP ignored, and it must stay so.
+def _drop_ignored(numbers: Sequence[signal.Signals]) -> list[signal.Signals]:
+    # `nohup` makes a command ignore SIGHUP, and the command must not change that.
     return [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
 
 
@@ -146,7 +146,7 @@ def serve_until_interrupted(
 
     Args:
         server: listens already.
-        output: folder of the command; the file lies below it if possible.
+        output: folder of the results; the file lies below this folder if possible.
         no_browser: do not open a browser.
         load: makes the application, while the browser starts and waits for an answer.
     """
@@ -157,7 +157,7 @@ def serve_until_interrupted(
         def remove_link() -> None:
             link_files.close()
             with suppress(OSError):  # a closed terminal takes no output
-                print(f"{server.name}: a browser is in; for another: {server.entrance}", flush=True)
+                print(f"{server.name}: opened; for another browser: {server.entrance}", flush=True)
 
         server.guard.on_entry = remove_link
         if not no_browser:
@@ -166,13 +166,13 @@ def serve_until_interrupted(
             page = _LINK_PAGE.format(address=escape(server.entrance), name=server.name)
             file.write_text(page, encoding="utf-8")
             server.io_loop.call_later(LINK_SECONDS, link_files.close)
-            # A browser that runs in the terminal returns only when the user leaves it. The thread
-            # waits for that, and the server does not.
+            # `open` returns only after the user has left a browser that runs in the terminal. So a
+            # thread waits for the browser, and the server does not.
             threading.Thread(target=webbrowser.open, args=[file.as_uri()], daemon=True).start()
         load()
         # From here on a signal stops the loop. An exception raised in the middle of a statement
         # could leave a half-started thread, or a file that nobody removes.
-        for number in _not_ignored(_END_SIGNALS):
+        for number in _drop_ignored(_END_SIGNALS):
             loop.add_signal_handler(number, loop.stop)
         try:
             server.io_loop.start()

@@ -11,7 +11,7 @@ CONFIG_NAME = "repeat"
 _SYSTEM_GROUPS = {"SDCassi": "sd_cassi", "DDCassi": "dd_cassi"}
 _SYSTEM_GROUPS |= {"BlurredCassi": "blurred", "TiltedCassi": "tilted", "WarpedCassi": "warped"}
 _CONFIG_HEADER = """\
-# Written by cassi-view. The same cube again, to the last bit:
+# Written by cassi-view. This command makes the same cube again, to the last bit:
 #     cassi-reconstruct --config-dir DIR --config-name {name} hydra.run.dir=OTHER
 # where DIR is the folder of this file.
 """
@@ -21,7 +21,8 @@ def write_config(folder: Path, settings: Reconstruct, options: list[str]) -> Non
     """Write settings as the config `repeat.yaml`, and check it by reading it again.
 
     The config chooses the same groups as the options, and sets every value that differs from the
-    values of these groups. The values of a camera file are written out.
+    values of these groups. The values of a camera file become
+    part of the config.
 
     Raises:
         OSError: the file cannot be written.
@@ -42,12 +43,12 @@ def write_config(folder: Path, settings: Reconstruct, options: list[str]) -> Non
     path = folder / f"{CONFIG_NAME}.yaml"
     path.write_text(text + (to_yaml(values) if values else ""), encoding="utf-8")
     # A setting that the config could not express would give another cube without a warning.
-    if _comparable(to_dict(settings_of_file(path))) != _comparable(all_settings):
+    if _drop_local_values(to_dict(settings_of_file(path))) != _drop_local_values(all_settings):
         raise ValueError("these settings cannot be written as a config; keep the command line")
 
 
 def find_group_choices(options: list[str]) -> dict[str, str]:
-    """Return the config that the options choose of each group, as a defaults list has them.
+    """Return the config that the options choose for each group, in the form of a defaults list.
 
     Options of single values are left out: `solver=gap` chooses a group, `seed=1` does not.
     """
@@ -74,11 +75,11 @@ def find_differences(base: Mapping[str, object], target: Mapping[str, object]) -
     return difference
 
 
-def _comparable(values: Mapping[str, object]) -> dict[str, object]:
+def _drop_local_values(values: Mapping[str, object]) -> dict[str, object]:
     """Return settings without paths of data sets and without empty values."""
     # The paths differ between machines, and null means the same as a missing value.
     return {
-        key: _comparable(value) if isinstance(value, dict) else value
+        key: _drop_local_values(value) if isinstance(value, dict) else value
         for key, value in values.items()
         if value is not None and key != "paths"
     }

@@ -51,8 +51,13 @@ def reconstruct(settings: Reconstruct, options: list[str], job: Job) -> CubeView
     job.stage = "reconstructing"
     reporter = _ProgressReporter(job, snapshot, reconstructor.iterations)
     result = reconstruct_and_judge(
-        *(snapshot, reconstructor, settings.seed, False),
-        *(settings.heldout, settings.uncertainty, reporter),
+        snapshot,
+        reconstructor,
+        settings.seed,
+        show_progress=False,
+        heldout=settings.heldout,
+        uncertainty=settings.uncertainty,
+        watch=reporter,
     )
     file = settings.measurement or settings.truth
     return CubeView(
@@ -89,7 +94,7 @@ def save_result(cube_view: CubeView, folder: Path) -> str:
     """
     if cube_view.origin is None:
         raise ValueError(
-            f"{cube_view.name}: expected a cube made here; this one lies in its folder"
+            f"{cube_view.name}: expected a cube of this tab, got one that was read from a file"
         )
     settings, options, result = cube_view.origin
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -101,11 +106,14 @@ def save_result(cube_view: CubeView, folder: Path) -> str:
         raise FileExistsError(f"{folder}: it is there already; give another name") from None
     try:
         write_results(
-            *(folder, settings, result, dict(cube_view.numbers)),
+            folder,
+            settings,
+            result,
+            dict(cube_view.numbers),
             write_more=lambda stage: write_config(stage, settings, options),
         )
     except BaseException:
-        # The name is free again after a failure. `rmdir` keeps a folder with files in it.
+        # After a failure the name must be free again. `rmdir` keeps a folder that has files in it.
         with suppress(OSError):
             folder.rmdir()
         raise
@@ -139,7 +147,7 @@ class _ProgressReporter:
         time_now = time.monotonic()
         if time_now - self.last_picture_time >= _PICTURE_SECONDS:
             self.last_picture_time = time_now
-            # Rows and columns are left out first, so that little is copied from a GPU.
+            # The cube is thinned before it is copied, so that little data leaves a GPU.
             stride = max(1, -(-max(x.shape[-2:]) // _PICTURE_PIXELS))
             small_cube = torch.nan_to_num(x[0, :, ::stride, ::stride].float()).cpu()
             self.job.picture = srgb(small_cube, self.wavelengths, None)

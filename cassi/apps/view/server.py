@@ -13,7 +13,7 @@ from tornado.web import HTTPError, OutputTransform, RequestHandler, stream_reque
 from cassi.apps.view.uploads import Inbox
 
 Pattern = tuple[str, type[RequestHandler], dict[str, Any]]
-"""Path below that of the application, class of its handler, arguments of `initialize`."""
+"""Path below the path of the application, class of the handler, arguments of its `initialize`."""
 HOST_ADDRESS = "127.0.0.1"
 _MAX_HEADER_SECONDS = 30  # a client that needs longer for the headers of a request is cut off
 _ENTRY_PAGE = """\
@@ -85,7 +85,7 @@ class Server:
         tornado = self._server._tornado
         tornado._websocket_origins = self.guard.hosts
         icon = (f"{self.guard.path}/favicon.ico", IcoHandler, {"app": tornado})
-        tornado.add_handlers(".*", [icon])  # the one of Bokeh ignores the prefix
+        tornado.add_handlers(".*", [icon])  # Bokeh's own icon ignores the prefix
         entry_rule = Rule(self.guard, EntryHandler, {"guard": self.guard, "name": name})
         # The first rule that matches a request answers it, so the guard sees every request first.
         tornado.default_router.rules.insert(0, entry_rule)
@@ -122,7 +122,7 @@ class Guard(Matcher):
         self.on_entry: Callable[[], object] = lambda: None
 
     def match(self, request: HTTPServerRequest) -> dict[str, object] | None:
-        """Return {} for a request without the right cookie, and None for one to let through."""
+        """Return {} for a request without the right cookie, and None for an admitted request."""
         cookie = parse_cookie(request.headers.get("Cookie", "")).get(self.cookie_name, "")
         is_ours = request.host in self.hosts and _is_equal(cookie, self.cookie)
         return None if is_ours else {}
@@ -147,7 +147,7 @@ def _is_equal(value: str, secret: str) -> bool:
 
 @stream_request_body  # answers before the body arrives
 class EntryHandler(RequestHandler):
-    """Answers a request without cookie: with a cookie if it has the code, else with 403."""
+    """Answers a request without the cookie: sets the cookie if the code is right, else 403."""
 
     def initialize(self, guard: Guard, name: str) -> None:
         """Take the guard, and the name of the command."""
@@ -158,12 +158,13 @@ class EntryHandler(RequestHandler):
         self.set_header("Connection", "close")
         if not self.guard.redeem(self.request):
             self.set_status(403)
-            self.finish(f"403: open the address that {self.name} printed last; each counts once\n")
+            self.finish(f"403: open the last address of {self.name}; each admits one browser\n")
             return
         path = f"{self.guard.path}/"
         name, value = self.guard.cookie_name, self.guard.cookie
         self.set_cookie(name, value, httponly=True, samesite="Strict", path=path)
-        # Not a redirect: from a page of another origin, such as a file, it would lack the cookie.
+        # The answer is a page and no redirect. A browser that comes from a page of another origin,
+        # such as a file, would follow a redirect without the cookie.
         self.finish(_ENTRY_PAGE.format(path=path))
 
     def data_received(self, chunk: bytes) -> None:

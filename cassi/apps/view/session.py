@@ -39,7 +39,7 @@ class Session:
         output: folder of the results.
 
     Attributes:
-        values: text after `=` on the command line, by dotted name.
+        values: text of each option after `=`, by dotted name.
         further_options: options that the user typed, as on the command line.
         results: cubes by name, the oldest first.
     """
@@ -74,8 +74,8 @@ class Session:
     def set_wavelengths(self, text: str) -> None:
         """Set the wavelengths: a list in nm, or the first and the last one as `450-650`.
 
-        A range has no number of bands. `summarize` reads it from the camera, and spaces the bands
-        evenly.
+        A range has no number of bands. `summarize` takes the number from the camera, and spaces the
+        bands evenly.
         """
         range_match = re.fullmatch(r"\s*(\d+\.?\d*)\s*[-–]\s*(\d+\.?\d*)\s*", text)
         self._wavelength_range = (
@@ -133,7 +133,7 @@ class Session:
         settings: Reconstruct = compose_settings(self.options())
         if settings.measurement is None and settings.truth is None:
             raise ValueError("choose a snapshot, or take the example")
-        # The page shows one cube. Folders and blocks write into files and need no page.
+        # The page shows one cube. Runs on folders or in blocks write files, and need no page.
         if is_many(settings.measurement):
             raise ValueError("measurement: expected one file; cassi-reconstruct takes folders")
         if settings.memory_budget is not None:
@@ -163,7 +163,7 @@ class Session:
         while (known_view := self.results.get(name)) is not None:
             are_files = known_view.origin is None and cube_view.origin is None
             has_same_numbers = are_files and known_view.numbers == cube_view.numbers
-            # The cubes are compared, because the file may have been written again since.
+            # The cubes are compared, too, because the file may have been written again since.
             if has_same_numbers and np.array_equal(known_view.cube, cube_view.cube):
                 return known_view
             name, number = f"{cube_view.name} ({number})", number + 1

@@ -10,7 +10,7 @@ MAX_UPLOAD_BYTES = 2**30
 
 
 class Inbox:
-    """The files that one field of a page has sent, of the last drop only.
+    """The files of the last drop that one field of a page has sent.
 
     A drop is a number that the page gives to files that were dropped together.
     """

@@ -8,7 +8,7 @@ import torch
 
 from cassi import read_camera
 from cassi.apps import snapshot as way
-from cassi.apps.calibrate.results import camera_values
+from cassi.apps.calibrate.results import make_camera_values
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Calibrate
 from cassi.camera.displaced_camera import displaced_camera, no_displacement
@@ -284,7 +284,9 @@ def test_the_file_of_a_tilted_camera_is_read_back(tmp_path):
     )
     settings = compose_settings(kind=Calibrate)
     np.save(tmp_path / "mask.npy", camera.mask[0, 0].numpy())
-    (tmp_path / "camera.yaml").write_text(json.dumps(camera_values(settings, camera, None, None)))
+    (tmp_path / "camera.yaml").write_text(
+        json.dumps(make_camera_values(settings, camera, None, None))
+    )
     back = read_camera(tmp_path / "camera.yaml").system
     assert isinstance(back, TiltedCassi)
     x = torch.rand(1, 3, 20, 24)

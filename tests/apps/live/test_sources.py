@@ -214,7 +214,7 @@ def test_a_video_that_ends_in_an_error_is_read_up_to_there(tmp_path, monkeypatch
     monkeypatch.setattr(sources, "open_video", frames)
     source = open_source(str(tmp_path / "a.mp4"), tmp_path / "spool")
     assert np.array_equal(np.load(source.poll()[0].path), np.full((4, 5), 3))
-    assert source.poll()[0].problem == f"{tmp_path / 'a.mp4'} cannot be read on: cut short"
+    assert source.poll()[0].problem == f"{tmp_path / 'a.mp4'} cannot be read further: cut short"
     with pytest.raises(EOFError):
         source.poll()
 
@@ -249,7 +249,7 @@ def test_what_a_source_needs_is_named(tmp_path, monkeypatch, value, library, pac
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.chdir(tmp_path)
     Path("a.mp4").touch()
-    with pytest.raises(ValueError, match=rf"source: .* takes .*; pip install '?{package}"):
+    with pytest.raises(ValueError, match=rf"source: .* needs .*; pip install '?{package}"):
         open_source(value, tmp_path)
 
 

@@ -15,7 +15,7 @@ from scipy.io import savemat
 from shared import before_a_push
 
 from cassi.apps.train import dry_run
-from cassi.apps.train.files import add_earlier_options, network_weights, read_checkpoint
+from cassi.apps.train.files import add_earlier_options, read_checkpoint, select_network_weights
 from cassi.apps.train.inputs import build_simulator
 from cassi.data.datasets import TrainingCrops
 from cassi.models.load import create_model, load_model, read_card
@@ -92,8 +92,8 @@ def test_highlights_of_validation_scenes_are_told(train, tmp_path):
         *TINY, "data=folder", "data.root=scenes", "data.simulator.masks.mask=mask.npy",
         "data.batch_size=1", "data.workers=0", "trainer.max_steps=1",
     ).ok()  # fmt: skip
-    assert "validation: bright has highlights up to 4; its PSNR is that of" in outcome.out
-    assert "validation: 99 % of dim lie below half of the peak of PSNR" in outcome.out
+    assert "validation: bright has highlights up to 4; its PSNR is computed" in outcome.out
+    assert "validation: 99 % of the values of dim lie below half of the peak" in outcome.out
 
 
 @pytest.mark.parametrize("launched", [pytest.param("by Lightning", marks=pytest.mark.thorough), ""])
@@ -197,14 +197,18 @@ def test_what_the_files_of_a_moving_average_hold(train, tmp_path):
     train(*STILL, *options, "trainer.max_steps=3").ok()
     folder = tmp_path / "run"
     last, best = (read_checkpoint(folder / "checkpoints" / f"{n}.ckpt") for n in ("last", "best"))
-    average, plain = (network_weights(last[k]) for k in ("state_dict", "current_model_state"))
+    average, plain = (
+        select_network_weights(last[k]) for k in ("state_dict", "current_model_state")
+    )
     assert not equal(average, plain)
     for ema, weights in ((None, average), (False, plain)):
         file = folder / "checkpoints" / "last.ckpt"
         net = create_model("gap_net", bands=28, stages=1, weights=file, ema=ema)
         assert equal(dict(net.state_dict()), weights)
     assert equal(load_file(folder / "ema.safetensors"), average)
-    assert equal(load_file(folder / "model.safetensors"), network_weights(best["state_dict"]))
+    assert equal(
+        load_file(folder / "model.safetensors"), select_network_weights(best["state_dict"])
+    )
 
 
 def test_a_training_without_validation_has_no_score(train, tmp_path):
@@ -278,7 +282,7 @@ def test_a_dry_run_of_a_sweep_leaves_nothing(train, tmp_path, monkeypatch):
 
 def _plan(whole, seconds_of_a_cube, first=1.0):
     done = []
-    while (size := dry_run.next_batch_size(done, whole)) is not None:
+    while (size := dry_run.choose_batch_size(done, whole)) is not None:
         seconds = size * seconds_of_a_cube * (1.0 if done else first)
         done.append(dry_run.Step(size, 0.5, seconds, 100 + 10 * size))
     return [step.n_cubes for step in done], dry_run.estimate_whole_batch(done, whole)
@@ -314,7 +318,7 @@ def test_a_dry_run_tells_the_memory_of_a_whole_batch(train, monkeypatch):
         monkeypatch.setattr(dry_run, "ENOUGH_SECONDS", enough)
         gc.collect()  # the memory of a CPU is that of the whole process
         out = train(*options).ok().out
-        assert ("in proportion to batches of 1 and 2" in out) == (enough == 0)
+        assert ("extrapolated from batches of 1 and 2" in out) == (enough == 0)
         said.append(float(re.findall(r"([\d.]+) GiB", out)[0]))
     assert said[0] == pytest.approx(said[1], rel=0.2)
 
@@ -381,7 +385,9 @@ def test_a_dry_run_says_what_a_training_takes_and_writes_nothing(train, tmp_path
     assert "GiB at its peak: " in cost
     assert str(tmp_path / "run") in last
     assert list(tmp_path.iterdir()) == []
-    shares, advice = re.fullmatch(r"of a step: (.*); less of the first: (.*)", parts).groups()
+    shares, advice = re.fullmatch(
+        r"parts of a step: (.*); to speed up the first: (.*)", parts
+    ).groups()
     names = re.findall(r"(\w+) (\d+) %", shares)
     assert {name for name, _ in names} == set(dry_run.ADVICE)
     assert names[0][0] == "start"

@@ -56,7 +56,10 @@ def refused(train, tmp_path):
         (["model=xyz"], "tsa_net; one of your own needs plugins=FILE.py"),
         (["model=dauhst_2st"], "did you mean dauhst_2stg or dauhst_9stg or dauhst_5stg?"),
         (["logger.csv._target_=lightning.pytorch.loggers.CometLogger"], "not allowed"),
-        (["+logger.x={_target_: cassi.priors.Denoiser, network: a.pt}"], "config nodes name none"),
+        (
+            ["+logger.x={_target_: cassi.priors.Denoiser, network: a.pt}"],
+            "config nodes without cassi.priors",
+        ),
         (["ckpt=none.ckpt"], "no file none.ckpt"),
         (["experiment=paper/mst_s"], "it is recipe=paper/mst_s now"),
         (["recipe=paper/mst"], "did you mean paper/mst_s"),

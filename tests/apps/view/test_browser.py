@@ -257,7 +257,7 @@ def test_the_path_of_a_stranger(open_view, commands, folder, output):
     _fill(page, "Step, pixels per band", "2")
     _fill(page, "Wavelengths, nm", "450-650")
     _see(page, "450 to 650 nm")
-    _see(page, "nothing in the frame speaks against this camera")
+    _see(page, "the frame is consistent with this camera")
 
     # What fails leaves a message, and the page goes on.
     _reconstruct(page, "gap_tv: of the literature", "solver.iteration=6")
@@ -351,7 +351,7 @@ def test_nothing_is_hard_to_perceive_or_to_reach(open_view):
     """With a first cube the steps before it fold; then the rules of axe-core."""
     page = open_view()
     page.get_by_role("button", name="Take the example").click()
-    _see(page, "nothing in the frame speaks against this camera")
+    _see(page, "the frame is consistent with this camera")
     _reconstruct(page, "gap_tv: of the literature", "solver.iterations=3\noutput.report=false")
     _see(page, "done: 3 iterations")
     _report(page)

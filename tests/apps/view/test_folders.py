@@ -25,7 +25,7 @@ from cassi.data.io import write_cube
 from cassi.evaluation import Record, write_results
 
 pytest.importorskip("panel", reason="needs panel")
-from cassi.apps.view.pages.look import result_folder
+from cassi.apps.view.pages.look import resolve_result_folder
 
 
 @pytest.fixture
@@ -227,10 +227,10 @@ def test_pictures_that_harm_are_left_out(result, tmp_path, monkeypatch):
 
 
 def test_names_of_results(tmp_path):
-    assert result_folder(tmp_path, " day/one ") == tmp_path / "day" / "one"
+    assert resolve_result_folder(tmp_path, " day/one ") == tmp_path / "day" / "one"
     for name in ("", "/etc", "../one", ".one", "a/../../b"):
         with pytest.raises(ValueError, match="expected one below"):
-            result_folder(tmp_path, name)
+            resolve_result_folder(tmp_path, name)
 
 
 def test_a_report_has_the_cubes_of_one_shape(result):

@@ -1,1 +1,1 @@
-"""The page of a tab: one section a file."""
+"""The page of a tab of cassi-view. Each section of the page has its own file."""

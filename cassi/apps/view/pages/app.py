@@ -1,4 +1,4 @@
-"""The application: what all tabs share, and the page of one tab."""
+"""The application of cassi-view: the objects that all tabs share, and the page of one tab."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ from cassi.apps.view.uploads import Inbox
 
 
 class Application:
-    """What all tabs share: allowed folders, the thread of the jobs, reports and uploads.
+    """The objects that all tabs share: allowed folders, thread of the jobs, reports and uploads.
 
     Args:
         folders: folders of the command line, which may be read.
@@ -78,5 +78,5 @@ class Application:
         )
 
     def stop(self) -> None:
-        """End the thread and its present job."""
+        """End the thread of the jobs, and the job that runs."""
         self.jobs.stop()

@@ -1,4 +1,4 @@
-"""Section 2, the camera: a summary of the inputs, and fields for values to correct."""
+"""Section 2, the camera: a summary of the inputs, and fields to correct their values."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,23 +12,23 @@ from cassi.apps.view.jobs import Jobs, describe_error
 from cassi.apps.view.pages.figures import PAIR_WIDTH, PictureFigure, make_grey, overlay_mask
 from cassi.apps.view.pages.parts import (
     STYLE,
-    button,
-    field,
     follow_job,
-    heading,
-    html_pane,
-    message_pane,
+    make_button,
+    make_field,
+    make_heading,
+    make_html_pane,
+    make_message_pane,
+    make_select,
+    make_table,
     run_in_thread,
-    select,
     show_message,
-    table,
 )
 from cassi.apps.view.runs import calibrate
 from cassi.apps.view.session import Session
 
 _TEXT_FIELDS = {
     "system.step": ("Step, pixels per band", "2"),
-    "system.bands": ("Bands", "as the widths say"),
+    "system.bands": ("Bands", "from the sizes of the files"),
     "wavelengths": ("Wavelengths, nm", "450-650, or a list"),
     "dark": ("Dark level", "a number, or auto"),
     "saturation": ("Saturation level", "auto"),
@@ -39,7 +39,7 @@ _AXIS_OPTIONS = {"columns": None, "rows": "-2"}
 
 
 class CameraSection:
-    """The inputs in words, and the frame beside the frame that the camera predicts.
+    """A table of the inputs, and the frame beside the frame that the camera predicts.
 
     Args:
         session: state of this tab.
@@ -51,23 +51,23 @@ class CameraSection:
         self.session, self.jobs, self.on_check = session, jobs, on_check
         self.fields = {}
         for name, (label, hint) in _TEXT_FIELDS.items():
-            self.fields[name] = field(label, hint, 170)
+            self.fields[name] = make_field(label, hint, 170)
             self.fields[name].param.watch(partial(self._set_option, name), "value")
-        axis = select("Dispersion along", _AXIS_OPTIONS, 170)
+        axis = make_select("Dispersion along", _AXIS_OPTIONS, 170)
         axis.param.watch(partial(self._set_option, "system.axis"), "value")
-        # A slider needs two different ends, even before the number of bands is known.
+        # A slider needs two different ends. The number of bands is not known yet.
         self.band = pn.widgets.IntSlider(
             name="Mask at band", start=1, end=2, width=330, stylesheets=[STYLE]
         )
         self.band.param.watch(lambda event: self._draw_frame(), "value")
-        self.status = message_pane("Choose a snapshot and a mask, or take the example.")
-        self.input_table = html_pane(sizing_mode="stretch_width")
+        self.status = make_message_pane("Choose a snapshot and a mask, or take the example.")
+        self.input_table = make_html_pane(sizing_mode="stretch_width")
         self.frame_figure = PictureFigure("Frame")
         self.predicted_figure = PictureFigure("Predicted frame")
-        self.calibrate_button = button("Calibrate", 150)
+        self.calibrate_button = make_button("Calibrate", 150)
         self.calibrate_button.on_click(lambda event: self._calibrate())
-        self.calibration_status = message_pane()
-        self.estimate_table = html_pane()
+        self.calibration_status = make_message_pane()
+        self.estimate_table = make_html_pane()
         self.summary: InputSummary | None = None
         self.pictures = pn.Column(
             pn.Row(self.frame_figure.view, self.predicted_figure.view, margin=0),
@@ -93,7 +93,7 @@ class CameraSection:
             styles={"flex": f"1 1 {_LEFT_COLUMN_PIXELS + 20}px"},
         )
         self.view = pn.Column(
-            heading("2 Camera"),
+            make_heading("2 Camera"),
             pn.FlexBox(left, self.pictures, margin=0),
             sizing_mode="stretch_width",
         )
@@ -138,13 +138,13 @@ class CameraSection:
     def _show(self, summary: InputSummary) -> None:
         self.summary = summary
         file_rows = [row for row in summary.rows if row[0] == "Files"]
-        self.input_table.object = table(
+        self.input_table.object = make_table(
             [row for row in summary.rows if row not in file_rows], file_rows
         )
         if summary.warnings:
             show_message(self.status, summary.warnings, "warning")
         else:
-            show_message(self.status, "nothing in the frame speaks against this camera", "good")
+            show_message(self.status, "the frame is consistent with this camera", "good")
         self.band.visible = summary.mask is not None and summary.offsets is not None
         if summary.offsets is not None:
             count = len(summary.offsets)
@@ -180,7 +180,9 @@ class CameraSection:
             self.calibrate_button.disabled = False
 
         def show_estimates(estimates: str) -> None:
-            show_message(self.calibration_status, "found; below, “Calibrate first” uses it")
+            show_message(
+                self.calibration_status, "calibrated; “Calibrate first” below uses the result"
+            )
             self.estimate_table.object = f"<pre>{escape(estimates)}</pre>"
 
         follow_job(

@@ -1,5 +1,5 @@
-// A field for files, dropped or chosen. Each is sent by itself: a message of the page would have to
-// hold it as a whole, in base64.
+// A field for files that are dropped or chosen. Each file is sent in its own request, because a
+// message of the page would hold the whole file, in base64.
 
 function send(address, file, progress) {
   return new Promise((resolve, reject) => {
@@ -24,35 +24,35 @@ export function render({ model }) {
   Object.assign(input, { type: "file", accept: model.accept, multiple: model.multiple });
   bar.hidden = true;
   bar.setAttribute("aria-label", "Upload");
-  let drop = Date.now();  // a number that the field has not had before it was drawn again
+  let drop = Date.now();  // the time, so that a field that is drawn again uses no number twice
 
-  async function take(files) {
-    const mine = ++drop;
-    const total = files.reduce((sum, file) => sum + file.size, 0);
-    let before = 0;
-    if (total > model.max_bytes) {
+  async function upload(files) {
+    const thisDrop = ++drop;
+    const totalBytes = files.reduce((sum, file) => sum + file.size, 0);
+    let sentBytes = 0;
+    if (totalBytes > model.max_bytes) {
       const limit = Math.floor(model.max_bytes / 2 ** 20);
       const error = `expected at most ${limit} MiB; put larger files into the folder, and choose them there`;
       model.send_msg({ error });
       return;
     }
-    Object.assign(bar, { hidden: false, max: Math.max(total, 1), value: 0 });
+    Object.assign(bar, { hidden: false, max: Math.max(totalBytes, 1), value: 0 });
     try {
       for (const file of files) {
-        const show = (loaded) => { if (mine === drop) bar.value = before + loaded; };
-        await send(`${model.address}/${mine}`, file, show);
-        before += file.size;
+        const show = (loaded) => { if (thisDrop === drop) bar.value = sentBytes + loaded; };
+        await send(`${model.address}/${thisDrop}`, file, show);
+        sentBytes += file.size;
       }
-      if (mine === drop) model.send_msg({ drop: String(mine) });
+      if (thisDrop === drop) model.send_msg({ drop: String(thisDrop) });
     } catch (error) {
-      if (mine === drop) model.send_msg({ error: error.message });
+      if (thisDrop === drop) model.send_msg({ error: error.message });
     } finally {
-      if (mine === drop) bar.hidden = true;
+      if (thisDrop === drop) bar.hidden = true;
       input.value = "";  // so that the same file can be chosen again
     }
   }
 
-  input.addEventListener("change", () => { if (input.files.length) take([...input.files]); });
+  input.addEventListener("change", () => { if (input.files.length) upload([...input.files]); });
   field.addEventListener("dragover", (event) => {
     event.preventDefault();
     field.classList.add("over");
@@ -62,7 +62,7 @@ export function render({ model }) {
     event.preventDefault();
     field.classList.remove("over");
     const files = [...event.dataTransfer.files];
-    if (files.length) take(model.multiple ? files : files.slice(0, 1));
+    if (files.length) upload(model.multiple ? files : files.slice(0, 1));
   });
   return field;
 }

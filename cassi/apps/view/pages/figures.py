@@ -1,4 +1,4 @@
-"""Pictures of the detector: its frame in grey, and the mask over it."""
+"""Figures of the pages: plots, pictures that can be zoomed, and a mask drawn over its frame."""
 
 from html import escape
 from typing import Any
@@ -8,14 +8,12 @@ import panel as pn
 from bokeh.models import ColumnDataSource, Range1d
 from bokeh.plotting import figure
 
-from cassi.apps.view.pages.parts import html_pane, schedule
+from cassi.apps.view.pages.parts import make_html_pane, schedule
 from cassi.viz.checks import white_level
 from cassi.viz.color import encode
 
-_FIGURE_WIDTH, _MAX_FIGURE_HEIGHT = (
-    348,
-    620,
-)  # two fit beside each other on a tablet
+# Two figures of this width fit beside each other on a tablet.
+_FIGURE_WIDTH, _MAX_FIGURE_HEIGHT = 348, 620
 _IMAGE_COLUMNS = ("image", "x", "y", "dw", "dh")
 
 PAIR_WIDTH = 2 * (_FIGURE_WIDTH + 40)  # 40 pixels for the axis of each
@@ -48,8 +46,8 @@ class PictureFigure:
 
     Args:
         name: name of the picture, which a screen reader speaks.
-        max_pixels: about as many pixels are sent to the page; of a larger picture, every second or
-            third row and column.
+        max_pixels: about the largest number of pixels that is sent to the page. Rows and columns
+            of a larger picture are left out evenly.
     """
 
     def __init__(self, name: str, max_pixels: int = 2**22) -> None:
@@ -60,7 +58,7 @@ class PictureFigure:
         self.max_pixels = max_pixels
         self._data = ColumnDataSource({name: [] for name in _IMAGE_COLUMNS})
         self.figure.image_rgba(**{name: name for name in _IMAGE_COLUMNS}, source=self._data)
-        self.caption = html_pane(width=_FIGURE_WIDTH)
+        self.caption = make_html_pane(width=_FIGURE_WIDTH)
         self.name = name
         self.view = pn.Column(self.caption, pn.pane.Bokeh(self.figure), margin=0)
 

@@ -13,11 +13,11 @@ from panel.models.esm import DataEvent
 from cassi.apps.view.jobs import describe_error
 from cassi.apps.view.pages.parts import (
     STYLE,
-    button,
-    heading,
-    message_pane,
+    make_button,
+    make_heading,
+    make_message_pane,
+    make_select,
     run_in_thread,
-    select,
     show_message,
 )
 from cassi.apps.view.session import Session
@@ -25,7 +25,7 @@ from cassi.apps.view.uploads import MAX_UPLOAD_BYTES, Inbox, store_upload
 from cassi.data.io import READ_SUFFIXES
 
 _NO_FILE = "none"
-_WIDTH = 240  # pixels of a field; three fit beside each other on a tablet
+_WIDTH = 240  # width of a field, pixels: three fit beside each other on a tablet
 _ROLE_TITLES = {"measurement": "Snapshot", "mask": "Mask", "camera": "Camera file"}
 _YAML_SUFFIXES = (".yaml", ".yml")
 # An ENVI image has its values in a second file with one of these suffixes.
@@ -33,7 +33,7 @@ _COMPANION_SUFFIXES = (".img", ".raw", ".dat", ".bsq", ".bil", ".bip")
 
 
 class DropField(pn.custom.JSComponent):
-    """A field for dropped or chosen files. It sends them to an inbox, and a message at the end."""
+    """A field for dropped or chosen files. It sends the files to an inbox, and then a message."""
 
     label = param.String()
     accept = param.String()
@@ -60,7 +60,7 @@ class FilesSection:
         self.session, self.inboxes, self.on_change = session, inboxes, on_change
         self.keys = {role: secrets.token_urlsafe(24) for role in _ROLE_TITLES}
         self.messages = {
-            role: message_pane(f"no {title.lower()}") for role, title in _ROLE_TITLES.items()
+            role: make_message_pane(f"no {title.lower()}") for role, title in _ROLE_TITLES.items()
         }
         self.lists, columns = {}, []
         for role, title in _ROLE_TITLES.items():
@@ -79,17 +79,20 @@ class FilesSection:
             drop.on_msg(partial(self._receive_drop, role))
             files = session.allowed_paths.list_files(READ_SUFFIXES if is_array else _YAML_SUFFIXES)
             file_options = {_NO_FILE: _NO_FILE} | {name: str(path) for name, path in files.items()}
-            self.lists[role] = select(f"{title} from the folder", file_options, _WIDTH)
-            # `role=role` keeps the role of this turn; the loop changes the variable.
+            self.lists[role] = make_select(f"{title} from the folder", file_options, _WIDTH)
+            # `role=role` keeps the present role, because the loop changes the variable.
             self.lists[role].param.watch(
                 lambda event, role=role: self._choose_file(role, event.new), "value"
             )
             widgets = drop, self.lists[role], self.messages[role]
             columns.append(pn.Column(*widgets, width=_WIDTH + 20))
-        example = button("Take the example", 180)
+        example = make_button("Take the example", 180)
         example.on_click(lambda event: self._take_example())
         self.view = pn.Column(
-            heading("1 Files"), pn.FlexBox(*columns, margin=0), example, sizing_mode="stretch_width"
+            make_heading("1 Files"),
+            pn.FlexBox(*columns, margin=0),
+            example,
+            sizing_mode="stretch_width",
         )
 
     def remove_inboxes(self) -> None:
@@ -144,7 +147,7 @@ class FilesSection:
             self.lists[role].value = _NO_FILE
             show_message(self.messages[role], "")
         show_message(
-            self.messages["measurement"], "snapshot: measured from the scene of the package"
+            self.messages["measurement"], "snapshot: simulated from the scene of the package"
         )
         show_message(self.messages["mask"], "mask: of the package")
         self.on_change()

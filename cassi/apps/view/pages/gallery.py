@@ -1,4 +1,4 @@
-"""Section 0, the gallery: the results below the allowed folders, with new ones as they appear."""
+"""The gallery of the page: results below the allowed folders, listed again every two seconds."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from cassi.apps.view.folders import (
 from cassi.apps.view.jobs import describe_error
 from cassi.apps.view.pages.parts import (
     STYLE,
-    button,
-    heading,
-    message_pane,
+    make_button,
+    make_heading,
+    make_message_pane,
     run_in_thread,
     show_message,
 )
@@ -44,7 +44,8 @@ class GallerySection:
     Args:
         session: state of this tab.
         open_cube: called with the cube that the user opens.
-        open_evaluation: called with name and page, HTML, of the evaluation that the user opens.
+        open_evaluation: called with the name of the evaluation that the user opens, and with its
+            page, HTML.
     """
 
     def __init__(
@@ -57,13 +58,13 @@ class GallerySection:
         self.cards: dict[ResultEntry, pn.Column] = {}
         self.entries: list[ResultEntry] = []
         self.max_entries = _PAGE_SIZE
-        self.message = message_pane()
+        self.message = make_message_pane()
         self.grid = pn.FlexBox(margin=(0, 5), align_items="stretch")
-        self.more_button = button("Show more", 120)
+        self.more_button = make_button("Show more", 120)
         self.more_button.on_click(self._show_more)
         self.more_button.visible = False
         self.view = pn.Column(
-            heading("Results"), self.message, self.grid, self.more_button, visible=False
+            make_heading("Results"), self.message, self.grid, self.more_button, visible=False
         )
         self._is_refreshing = False
 
@@ -74,7 +75,7 @@ class GallerySection:
 
     async def refresh(self) -> None:
         """Show results that were written since the last call."""
-        # A slow disk may need longer than the time between two calls.
+        # With a slow disk, a call may last longer than the time to the next call.
         if self._is_refreshing:
             return
         self._is_refreshing = True
@@ -89,7 +90,7 @@ class GallerySection:
         first_entries = entries[: self.max_entries]
         if entries == self.entries and first_entries == list(self.cards):
             return
-        # Entries are compared by value: a result that was written again gets a new card.
+        # Entries are compared by value, so a result that was written again gets a new card.
         for entry in first_entries:
             if entry not in self.cards:
                 picture = await asyncio.to_thread(make_thumbnail, entry, self.session.allowed_paths)
@@ -111,13 +112,13 @@ class GallerySection:
                 pn.pane.PNG(picture, alt_text=alt_text, width=_CARD_WIDTH, height=150, **style)
             )
         if entry.folder is not None:
-            open_button = button(f"Open {entry.name}", _CARD_WIDTH)
+            open_button = make_button(f"Open {entry.name}", _CARD_WIDTH)
             open_button.css_classes = ["wrapped"]
             open_button.on_click(partial(self._open_entry, entry))
             widgets.append(open_button)
         name = entry.name if entry.folder is None else ""
         warning_text = f"warnings of the camera: {entry.warnings}" if entry.warnings else ""
-        summary = message_pane(
+        summary = make_message_pane(
             [name, entry.summary, warning_text], "error" if entry.folder is None else ""
         )
         style = {"stylesheets": [STYLE], "css_classes": ["outline"]}

@@ -1,4 +1,4 @@
-"""Sections 4 and 5: look at a cube or an evaluation, and save a cube like the command."""
+"""Sections 4 and 5: look at a cube or an evaluation, and save a cube as the command does."""
 
 import secrets
 from dataclasses import replace
@@ -13,12 +13,12 @@ from cassi.apps.view.cubes import CubeView, render_report, shorten_names
 from cassi.apps.view.pages.parts import (
     STYLE,
     UNSAVED_KIND,
-    button,
-    field,
-    heading,
-    message_pane,
+    make_button,
+    make_field,
+    make_heading,
+    make_message_pane,
+    make_select,
     run_in_thread,
-    select,
     show_message,
 )
 from cassi.apps.view.runs import save_result
@@ -30,7 +30,7 @@ _REPORT_FRAME = """\
 <iframe title="Report" sandbox="allow-scripts allow-downloads" src="report/{key}#{name}"></iframe>
 """
 # The browser hides the height of a frame of another origin. So the report itself sends its height
-# to `page.html`, which sets that of the frame.
+# to `page.html`, which sets the height of the frame.
 _HEIGHT_SCRIPT = b"""
 <script>
   new ResizeObserver(([{ target }]) => parent.postMessage({ height: target.offsetHeight }, "*"))
@@ -51,12 +51,12 @@ class LookSection:
         self.session, self.reports = session, reports
         self.evaluations: dict[str, bytes] = {}
         self.labels: dict[str, str] = {}
-        self.cube_list = select("Cube", [], None)
+        self.cube_list = make_select("Cube", [], None)
         self.cube_list.param.watch(self._choose_cube, "value")
-        self.message, self.unsaved_line = message_pane(), message_pane()
+        self.message, self.unsaved_line = make_message_pane(), make_message_pane()
         self.frame = pn.pane.HTML("", margin=0, stylesheets=[STYLE], sizing_mode="stretch_width")
         self.view = pn.Column(
-            heading("4 Look"),
+            make_heading("4 Look"),
             self.cube_list,
             self.unsaved_line,
             self.message,
@@ -64,14 +64,14 @@ class LookSection:
             visible=False,
             sizing_mode="stretch_width",
         )
-        self.folder_name = field("Name of the folder", "first", 240, "first")
-        self.save_button = button("Save", primary=True)
+        self.folder_name = make_field("Name of the folder", "first", 240, "first")
+        self.save_button = make_button("Save", primary=True)
         self.save_button.on_click(self._save)
-        self.save_status = message_pane()
+        self.save_status = make_message_pane()
         self.save_view = pn.Column(
-            heading("5 Save"),
+            make_heading("5 Save"),
             pn.Row(self.folder_name, pn.Column(pn.Spacer(height=18), self.save_button)),
-            message_pane(f"below {session.output}"),
+            make_message_pane(f"below {session.output}"),
             self.save_status,
             visible=False,
         )
@@ -86,7 +86,7 @@ class LookSection:
         self._list_cubes(cube_view.name)
 
     def open_evaluation(self, name: str, page: bytes) -> None:
-        """Choose the page of an evaluation, HTML."""
+        """Choose an evaluation, by its name and its page, HTML."""
         self.evaluations[name] = page
         if self.cube_list.value == name:
             self._show_report(name, page)
@@ -125,7 +125,7 @@ class LookSection:
         await run_in_thread(self.message, pack, lambda page: self._show_report(name, page))
 
     def _show_report(self, name: str, page: bytes) -> None:
-        if name != self.cube_list.value:  # the user has chosen another cube in the meantime
+        if name != self.cube_list.value:  # the user has chosen another entry since
             return
         self.remove_report()
         self._report_key = secrets.token_urlsafe(24)
@@ -143,7 +143,7 @@ class LookSection:
         name = self.folder_name.value_input or self.folder_name.value
 
         def write() -> tuple[Path, str]:
-            folder = result_folder(self.session.output, name)
+            folder = resolve_result_folder(self.session.output, name)
             return folder, save_result(cube_view, folder)
 
         def show_command(result: tuple[Path, str]) -> None:
@@ -158,7 +158,7 @@ class LookSection:
         self.save_button.disabled = False
 
 
-def result_folder(output: Path, name: str) -> Path:
+def resolve_result_folder(output: Path, name: str) -> Path:
     """Return the folder of a new result below the output folder.
 
     Raises:

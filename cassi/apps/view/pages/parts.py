@@ -13,18 +13,18 @@ from cassi.apps.view.jobs import Job, StopJob, describe_error
 
 STYLE = Path(__file__).with_name("parts.css").read_text(encoding="utf-8")
 UNSAVED_KIND = "pending"
-"""Kind of a message about work that a reload would lose; `page.html` asks before a reload."""
-_POLL_MS = 300  # between two looks at a job
+"""Kind of a message about work that a reload would lose. `page.html` then asks before a reload."""
+_POLL_MS = 300  # time between two checks of a job
 
 
-def message_pane(content: str | Sequence[str] = "", kind: str = "") -> pn.pane.HTML:
+def make_message_pane(content: str | Sequence[str] = "", kind: str = "") -> pn.pane.HTML:
     """Return a pane for lines that change; see `show_message`."""
-    pane = html_pane(sizing_mode="stretch_width")
+    pane = make_html_pane(sizing_mode="stretch_width")
     show_message(pane, content, kind)
     return pane
 
 
-def html_pane(content: str = "", **options: Any) -> pn.pane.HTML:
+def make_html_pane(content: str = "", **options: Any) -> pn.pane.HTML:
     """Return a pane of HTML with the style of the page."""
     return pn.pane.HTML(content, stylesheets=[STYLE], margin=(0, 10), **options)
 
@@ -33,7 +33,7 @@ def show_message(pane: pn.pane.HTML, content: str | Sequence[str], kind: str = "
     """Show lines of plain text in a pane; screen readers speak them.
 
     Args:
-        pane: made by `message_pane`.
+        pane: made by `make_message_pane`.
         content: one line, or several.
         kind: "", "good", "warning", "error" or UNSAVED_KIND.
     """
@@ -48,7 +48,7 @@ def show_message(pane: pn.pane.HTML, content: str | Sequence[str], kind: str = "
 def schedule(function: Callable[[], object]) -> None:
     """Call a function when Bokeh allows changes of the page.
 
-    A coroutine that has waited must change the page in this way only.
+    After an `await`, a coroutine may change the page in this way only.
     """
     pn.state.execute(function, schedule=True)
 
@@ -108,19 +108,19 @@ def follow_job(
     callback = pn.state.add_periodic_callback(check_job, period=_POLL_MS)
 
 
-def heading(title: str) -> pn.pane.HTML:
+def make_heading(title: str) -> pn.pane.HTML:
     """Return the heading of a section; the number of `1 Files` stands in a circle."""
     number, _, name = title.rpartition(" ")
     circle = f"<span>{html.escape(number)}</span> " if number else ""
-    return html_pane(f"<h2>{circle}{html.escape(name)}</h2>")
+    return make_html_pane(f"<h2>{circle}{html.escape(name)}</h2>")
 
 
-def table(rows: Iterable[tuple[str, str]], hidden_rows: Iterable[tuple[str, str]] = ()) -> str:
-    """Return a table of names and values as HTML; `hidden_rows` unfold below it."""
+def make_table(rows: Iterable[tuple[str, str]], hidden_rows: Iterable[tuple[str, str]] = ()) -> str:
+    """Return a table of names and values as HTML. A click below it shows `hidden_rows`."""
     folded_rows = list(hidden_rows)
     details = ""
     if folded_rows:
-        details = f"<details><summary>What was read</summary>{table(folded_rows)}</details>"
+        details = f"<details><summary>What was read</summary>{make_table(folded_rows)}</details>"
     body = "".join(
         f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(value)}</td></tr>'
         for name, value in rows
@@ -128,18 +128,20 @@ def table(rows: Iterable[tuple[str, str]], hidden_rows: Iterable[tuple[str, str]
     return f"<table><tbody>{body}</tbody></table>{details}"
 
 
-def field(name: str, hint: str = "", width: int = 150, value: str = "") -> pn.widgets.TextInput:
+def make_field(
+    name: str, hint: str = "", width: int = 150, value: str = ""
+) -> pn.widgets.TextInput:
     """Return a field for one line; its value is read when the field loses the focus."""
     return pn.widgets.TextInput(name=name, placeholder=hint, width=width, value=value)
 
 
-def button(name: str, width: int = 150, primary: bool = False) -> pn.widgets.Button:
+def make_button(name: str, width: int = 150, primary: bool = False) -> pn.widgets.Button:
     """Return a button."""
     kind = "primary" if primary else "default"
     return pn.widgets.Button(name=name, width=width, button_type=kind, stylesheets=[STYLE])
 
 
-def select(
+def make_select(
     name: str, options: Sequence[str] | Mapping[str, object], width: int | None
 ) -> pn.widgets.Select:
     """Return a list for one choice; without a width it is as wide as its section."""

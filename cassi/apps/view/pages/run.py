@@ -11,11 +11,11 @@ from cassi.apps.view.jobs import Job, Jobs, describe_error
 from cassi.apps.view.pages.parts import (
     STYLE,
     UNSAVED_KIND,
-    button,
     follow_job,
-    heading,
-    message_pane,
-    select,
+    make_button,
+    make_heading,
+    make_message_pane,
+    make_select,
     show_message,
 )
 from cassi.apps.view.runs import reconstruct
@@ -35,7 +35,7 @@ class RunSection:
 
     def __init__(self, session: Session, jobs: Jobs, on_cube: Callable[[CubeView], object]) -> None:
         self.session, self.jobs, self.on_cube = session, jobs, on_cube
-        self.method_list = select("Method", dict(METHODS), 420)
+        self.method_list = make_select("Method", dict(METHODS), 420)
         self.calibrate_box = pn.widgets.CheckBoxGroup(name="Camera", options=[_CALIBRATE_OPTION])
         self.options_field = pn.widgets.TextAreaInput(
             name="Further settings, one a line, as on the command line",
@@ -43,17 +43,15 @@ class RunSection:
             width=420,
             height=80,
         )
-        self.start_button, self.stop_button = (
-            button("Reconstruct", primary=True),
-            button("Stop", 90),
-        )
+        self.start_button = make_button("Reconstruct", primary=True)
+        self.stop_button = make_button("Stop", 90)
         self.start_button.disabled = self.stop_button.disabled = True
         self.start_button.on_click(lambda event: self._start_job())
         self.stop_button.on_click(lambda event: self.stop_job())
         self.progress_bar = pn.indicators.Progress(
             name="Progress", value=0, max=100, width=420, stylesheets=[STYLE], visible=False
         )
-        self.status, self.warnings = message_pane(), message_pane()
+        self.status, self.warnings = make_message_pane(), make_message_pane()
         self.picture = pn.pane.PNG(None, alt_text="The cube so far, in colour", width=320)
         left = pn.Column(
             self.method_list,
@@ -66,17 +64,18 @@ class RunSection:
             width=450,
         )
         self.view = pn.Column(
-            heading("3 Reconstruct"),
+            make_heading("3 Reconstruct"),
             pn.FlexBox(left, self.picture, margin=0),
             sizing_mode="stretch_width",
         )
         self._job: Job | None = None
 
     async def list_methods(self) -> None:
-        """Offer all methods and the networks of the folders."""
+        """Offer all methods, and the networks in the allowed folders."""
         files = self.session.allowed_paths.list_files([WEIGHTS_SUFFIX]).items()
         networks = {name: str(path) for name, path in files}
-        # All configs are read for it, which takes a while, and the page must not wait.
+        # Listing the methods takes a while, because all configs are read. A thread does it, so that
+        # the page does not wait.
         self.method_list.options = await asyncio.to_thread(list_methods) | networks
 
     def set_ready(self, is_ready: bool) -> None:
@@ -84,7 +83,7 @@ class RunSection:
         self.start_button.disabled = not is_ready or self._job is not None
 
     def stop_job(self) -> None:
-        """Stop the job. A tab that was closed calls it, too."""
+        """Stop the job; called by the button, and when the tab is closed."""
         if self._job is not None:
             self._job.stop()
 
@@ -100,11 +99,8 @@ class RunSection:
         except Exception as error:
             show_message(self.status, describe_error(error), "error")
             return
-        self.start_button.disabled, self.stop_button.disabled, self.progress_bar.visible = (
-            True,
-            False,
-            True,
-        )
+        self.start_button.disabled, self.stop_button.disabled = True, False
+        self.progress_bar.visible = True
         show_message(self.warnings, "")
         self._job = self.jobs.submit(lambda job: reconstruct(settings, options, job))
         follow_job(self._job, self.status, self._show_progress, self._show_end, self._show_cube)
@@ -117,7 +113,7 @@ class RunSection:
         self.progress_bar.value = round(100 * job.progress)
         if job.picture is not None:
             self.picture.object = Image.fromarray(job.picture)
-        show_message(self.status, f"{job.stage} …{job.time_left()}", UNSAVED_KIND)
+        show_message(self.status, f"{job.stage} …{job.describe_time_left()}", UNSAVED_KIND)
 
     def _show_end(self) -> None:
         self._job = None

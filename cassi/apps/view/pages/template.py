@@ -1,4 +1,4 @@
-"""The page around the sections: header, steps, colours for light and dark; each section a card."""
+"""The template of a page: header, links to the sections, light and dark colours, and cards."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ import panel as pn
 
 
 class Page(pn.Template):
-    """The page of a command.
+    """The page of a command; each section is a card.
 
     Args:
         command: name of the command.
@@ -36,5 +36,5 @@ class Page(pn.Template):
             self.add_panel(name, section)
 
     def __repr__(self) -> str:
-        """Return a short name: Panel asks for it with each part, and its own lists every widget."""
+        """Return a short text, because Panel asks for it often. Its own text lists all widgets."""
         return "Page"
