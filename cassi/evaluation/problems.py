@@ -60,7 +60,7 @@ def make_problem(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Problem:
-    """Make the problem of a scene: simulate a measurement, or take that of the scene.
+    """Make the problem of a scene: simulate a measurement, or take the scene's own.
 
     The measurement is simulated on the CPU, so it has the same bits on every device.
 

@@ -177,7 +177,7 @@ class Runner:
         return outcome[0], {"camera_seconds": outcome[1]}
 
     def _make_problem(self, job: Job) -> Problem | Exception:
-        """Return the problem of a job's scene, or the exception that making it raised."""
+        """Return the problem of a job's scene, or the exception that its preparation raised."""
         if self.problem is None or self.problem[:2] != (job.point, job.scene):
             problem: Problem | Exception
             try:
@@ -341,7 +341,7 @@ class _Curve:
 
 
 class PeakMemory:
-    """The rise of the memory in use, at its peak, since this object was made."""
+    """The largest rise of the memory in use since this object was made."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -47,10 +47,10 @@ def align(y: Tensor, system: System) -> Alignment | None:
     except ValueError:
         # The frame is too dark or too small for an estimate.
         return None
-    # In broadband light a shift along the dispersion has the same effect as other wavelengths of
-    # the bands. Random cameras of two generators were aligned. With shifts along the dispersion the
-    # mean gains were 1.3 and 2.6 dB, and the worst camera lost 2.4 dB. Without these shifts the
-    # mean gains were 0.8 and 2.9 dB, and the worst camera lost 0.6 dB
+    # In broadband light a shift of the mask along the dispersion cannot be told from an error of
+    # the wavelengths. Random cameras of two generators were aligned. With shifts along the
+    # dispersion the mean gains were 1.3 and 2.6 dB, and the worst camera lost 2.4 dB. Without these
+    # shifts the mean gains were 0.8 and 2.9 dB, and the worst camera lost 0.6 dB
     # (docs/development/experiments/calibration.md).
     if values is not None and system.is_broadband:
         values = values | {"along": 0.0}

@@ -268,7 +268,7 @@ def _place_in_broadband(task: _CalibrationTask, nominal: SDCassi) -> Calibration
 
 
 def _try_lines(task: _CalibrationTask, nominal: SDCassi, calibration: Calibration) -> Calibration:
-    """Return the calibration with one line of light per band, if it is the better one."""
+    """Return a calibration with one line of light per band if it is better, else the given one."""
     place = find_lines(
         task.y, nominal, calibration.place, task.system.good_pixels, task.wavelengths
     )

@@ -34,7 +34,11 @@ class Recipe(Protocol):
         """Whether another method may replace the reconstructor if it suits the camera better."""
 
     def grid(self, grid: SpectralGrid | None) -> SpectralGrid | None:
-        """Return the spectral grid to use, given that of the frame; None: the camera's bands."""
+        """Return the spectral grid to use; None: the camera's bands.
+
+        Args:
+            grid: the grid that was chosen for the frame; None where it has none.
+        """
 
     def make(self, bands: int) -> tuple[Reconstructor, Card | None]:
         """Return the reconstructor for C bands, and the card of its network, if it has one."""

@@ -167,7 +167,7 @@ def check_wavelengths(snapshot: Snapshot) -> CameraCheck:
 
 
 def _check_frames(snapshot: Snapshot, method: Reconstructor) -> CameraCheck:
-    """Warn of a method with a spectral prior where the bands seem to be frames of a video."""
+    """Warn of a method with a spectral prior if the bands seem to be frames of a video."""
     has_subspace = isinstance(method, Solver) and isinstance(method.prior, Subspace)
     is_spectral = has_subspace or method.network is not None
     if not (snapshot.camera.shows_frames and is_spectral):
@@ -181,7 +181,7 @@ def _check_frames(snapshot: Snapshot, method: Reconstructor) -> CameraCheck:
 
 @torch.no_grad()
 def _check_training(snapshot: Snapshot, method: Reconstructor) -> CameraCheck:
-    """Warn of a camera unlike those that a network was trained with."""
+    """Warn if the camera differs from the cameras that a network was trained with."""
     system, card = snapshot.camera.system, getattr(method.network, "shipped", None)
     if card is None or card.doubts is None:
         return CameraCheck()

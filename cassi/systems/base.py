@@ -158,7 +158,7 @@ class System(nn.Module, ABC):
         return y
 
     def around_prior(self, prior: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Return the prior for a run. A camera with a guide wraps it in a pull to the picture."""
+        """Return the prior for a run; with a guide, a prior that pulls towards the picture."""
         return prior
 
     def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
@@ -266,7 +266,7 @@ class System(nn.Module, ABC):
 
 
 class SystemWrapper(System):
-    """A wrapper around a camera: attributes that it does not define are those of the camera."""
+    """A wrapper around a camera. Attributes that the wrapper lacks are read from the camera."""
 
     system: System
 

@@ -1,4 +1,4 @@
-"""The base class of cameras with a mask and a dispersion, and how they follow changed values."""
+"""The base class of cameras with a mask and a dispersion, and the update of derived tensors."""
 
 from collections.abc import Callable, Sequence
 from typing import Self, cast
@@ -64,7 +64,7 @@ class CodedSystem(System):
         return self.shots, height, self.detector
 
     def turn(self, value: Tensor) -> Tensor:
-        """Return a view of an image with the dispersion along its last axis, or turn it back."""
+        """Return a view with the dispersion along the last axis, or turn such a view back."""
         return value if self.axis == -1 else value.mT
 
     def begin(self) -> System:
@@ -168,7 +168,7 @@ class CodedSystem(System):
 
 
 def _is_transient(value: Tensor | None) -> bool:
-    """Tell whether a value belongs to one call alone: it is mapped, or has a tangent."""
+    """Tell whether a value belongs to one call only: vmap maps it, or it has a tangent."""
     if value is None or is_wrapped(value):
         return value is not None
     return is_forward() and unpack_dual(value).tangent is not None

@@ -27,9 +27,9 @@ class SolveReport:
     iterations: Tensor
     """Number of applications of AAᵀ, without the first one."""
     residual: Tensor
-    """‖r − (AAᵀ + D)z‖/‖r‖, as the recurrence of the iteration has it."""
+    """‖r − (AAᵀ + D)z‖/‖r‖, computed by the recurrence of the iteration."""
     converged: Tensor
-    """Whether the residual, or that of the least-squares problem, met the tolerance."""
+    """Whether z solves the equations, or their least-squares problem, to the tolerance."""
 
 
 @dataclass(frozen=True)

@@ -260,7 +260,8 @@ class Curve(Dispersion):
                 f"{[list(point) for point in points[:4]]}"
             )
         object.__setattr__(self, "points", points)
-        # A table read from a file equals one with the same points: dataclasses compare fields.
+        # Dataclasses compare all fields. Without `file`, a curve read from a file equals a curve
+        # with the same points.
         object.__setattr__(self, "file", None)
 
     def positions(self, wavelengths: Sequence[float]) -> tuple[float, ...]:

@@ -39,7 +39,7 @@ class SpectralGrid:
 
     Attributes:
         offsets: offsets of the grid's bands, pixels, in the order of increasing wavelength.
-        named: offsets of the camera's bands, pixels, in the same direction.
+        band_offsets: offsets of the camera's bands, pixels, in the same direction.
     """
 
     offsets: tuple[float, ...]
@@ -51,8 +51,8 @@ class SpectralGrid:
     ) -> SpectralGrid:
         """Return the grid from the first to the last band of a camera.
 
-        The outermost bands lie on the grid. So its pitch is the one nearest to `pitch` that divides
-        their distance.
+        The outermost bands lie on the grid. So the pitch of the grid is the value nearest to
+        `pitch` that divides the distance of these bands.
 
         Args:
             band_offsets: offsets of the camera's bands, pixels, by increasing wavelength.

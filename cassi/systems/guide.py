@@ -19,13 +19,20 @@ from cassi.systems.motion import Movable, max_corner_shift, step_towards
 DAMPING = 0.5
 """ν of `GuidedPrior` for a picture with 1 % of noise, chosen on training scenes.
 
-A larger value pulls less."""
+A larger value pulls less. The constants below were measured in
+docs/development/experiments/guide.md where a gain is given."""
 KEPT_ENERGY_RATIO, MIN_START_RANK = 50.0, 6
-"""With a guide a run keeps components down to 1/50 of the energy, and starts with at least 6."""
+"""With a guide a run keeps components down to 1/50 of the energy, and starts with at least 6.
+
+Most of the gain by a guide comes from weak components."""
 MOVE_INTERVAL_CALLS, LAST_MOVE_CALL = 5, 80
-"""Every fifth call of a run moves the picture by one step, up to call 80."""
+"""Every fifth call of a run moves the picture by one step, up to call 80.
+
+Without the moves 3 to 8 dB are lost."""
 FILL_INTERVAL_CALLS = 3
-"""From call 80 on every third call computes the details that the moved picture has lost."""
+"""From call 80 on every third call computes the details that the moved picture has lost.
+
+With a known motion this gave 45.07 dB, against 44.34 dB for the best sampling alone."""
 MAX_WARM_SIGMA, N_WARM_MOVES = 0.2, 3
 """A run whose first σ is at most 0.2 starts from a good cube. Its first call moves the picture
 three times and computes the lost details; from then on every third call computes them."""

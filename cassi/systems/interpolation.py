@@ -157,8 +157,8 @@ def make_taps(
         weight[band] = band_weights
         band_source, band_weights = source[band].flatten(), weight[band].flatten()
         nonzero = torch.nonzero(band_weights)[:, 0]
-        # The transpose sums over the entries of one pixel of the scene, so they are sorted by it. A
-        # stable sort keeps the order of the sums, and with it the bits.
+        # The transpose sums the entries of each scene pixel, so the entries are sorted by scene
+        # pixel. The sort is stable, which keeps the order of the sums and so the bits.
         order = nonzero[band_source[nonzero].argsort(stable=True)]
         entries = slice(sum(entry_counts), sum(entry_counts) + len(order))
         back_source[entries], back_weight[entries] = order // 4, band_weights[order]

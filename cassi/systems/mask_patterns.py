@@ -293,7 +293,7 @@ class Complementary(MaskPattern):
 
     @property
     def shots(self) -> int:  # type: ignore[override]
-        """Number of masks: twice those of the pattern."""
+        """Number of masks: twice the number of the pattern's masks."""
         return 2 * self.of.shots
 
     @property

@@ -100,7 +100,7 @@ class LearnableMask(nn.Module):
         return mask
 
     def place_in(self, system: S) -> S:
-        """Make this the mask of a camera, and its parameters those of the camera.
+        """Make this the mask of a camera. The parameters p become parameters of the camera.
 
         Args:
             system: a camera with a buffer `mask`, changed in place. Several cameras may share one

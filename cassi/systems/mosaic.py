@@ -102,7 +102,7 @@ def as_pattern(pattern: Array) -> tuple[Tensor, str]:
     The letters are "RGB" for a pattern of letters, else "".
 
     Raises:
-        ValueError: the pattern is none of those that `MosaicCassi` takes.
+        ValueError: the pattern is of no kind that `MosaicCassi` takes.
     """
     if isinstance(pattern, str):
         side = round(len(pattern) ** 0.5)
@@ -129,7 +129,7 @@ def count_filters(pattern: Array) -> int:
     """Return the number G of different filters of a pattern.
 
     Raises:
-        ValueError: the pattern is none of those that `MosaicCassi` takes.
+        ValueError: the pattern is of no kind that `MosaicCassi` takes.
     """
     tile, letters = as_pattern(pattern)
     return len(letters) or int(tile.max()) + 1

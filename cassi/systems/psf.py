@@ -89,7 +89,7 @@ class PsfCassi(BlurredCassi):
         mask: transmission in [0, 1], as for `SDCassi`: a coded aperture, or filters on the sensor,
             one mask per band. Ones for a camera without a mask.
         bands: number of bands C.
-        step: dispersion in pixels per band; 0 for a lens alone.
+        step: dispersion in pixels per band; 0 for a lens without a disperser.
         axis: -1 disperses along columns, -2 along rows.
         kernels: p, `(C, h, w)` of odd sides, or a `TurningPsf` that draws them.
         further: further arguments of `BlurredCassi`, such as `detector_spread`.
@@ -143,7 +143,7 @@ class PsfCassi(BlurredCassi):
         values = self.kernels.to(torch.promote_types(self.kernels.dtype, torch.float32))
         rows, columns = values.shape[-2:]
         padded = pad(values, (0, self._sides[1] - columns, 0, self._sides[0] - rows))
-        # The middle of a kernel becomes its first pixel, so that it does not shift the image.
+        # The middle of a kernel is moved to the first pixel, so that the image is not shifted.
         self._transfer = torch.fft.rfft2(padded.roll((-(rows // 2), -(columns // 2)), (-2, -1)))
         self._note_sources()
 

@@ -29,8 +29,8 @@ class Stacked(System):
     inverses of all A_i A_iᵀ + ρ/w_i I where these have closed forms.
 
     Args:
-        systems: at least one, all with the same cube shape. A `Guide` without a size takes that of
-            the others.
+        systems: at least one, all with the same cube shape. A `Guide` without a size takes
+            the size of the others.
         weights: w_i > 0, one per system: relative inverse variance of its noise. None: 1 for all.
 
     Raises:

@@ -16,8 +16,8 @@ _SHARPENING = 0.5
 
 # A pixel whose entry of AAᵀ's diagonal is below this fraction of the median counts as dark: all its
 # codes are set to zero. At the ends of the dispersion only one band falls on a pixel. If the code
-# of this band is small there, the solver would divide the noise by it, and noise would be far
-# stronger than the scene. A larger fraction loses more pixels, a smaller one lets more noise
+# of this band is small there, the solver would divide the noise by this code, and noise would be
+# far stronger than the scene. A larger fraction loses more pixels, a smaller one lets more noise
 # through.
 _MIN_LIGHT_FRACTION = 1e-3
 

@@ -1,4 +1,4 @@
-"""A single-disperser camera whose axis of dispersion is tilted: bands move across it as well."""
+"""A single-disperser camera whose dispersion is tilted against the pixels of the detector."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
