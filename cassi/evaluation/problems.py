@@ -99,7 +99,7 @@ def make_problem(
     if guide is not None:
         guide_view = (_take_picture(item, *guide, scene_generator(seed, item.name)), *guide)
         digest_parts += guide_view
-    digest = _digest(str(system), item.wavelengths, y, mask, item.truth, *digest_parts)
+    digest = _compute_digest(str(system), item.wavelengths, y, mask, item.truth, *digest_parts)
     truth = None if item.truth is None else item.truth[None]
     camera = Camera(system.to(device), item.wavelengths)
     snapshot = Snapshot(y.to(device), camera, truth, corrections=item.preprocessing)
@@ -151,7 +151,7 @@ def _take_picture(
     return picture + noise * rms * torch.randn(picture.shape, generator=random)
 
 
-def _digest(*parts: object) -> str:
+def _compute_digest(*parts: object) -> str:
     """Return the hash of some objects, by the bytes of tensors and the text of others."""
     content: list[bytes | str] = []
     for part in parts:

@@ -55,7 +55,7 @@ class Runner:
         uncertainty: estimate error bars too, and score them where there is a truth.
         repeats: timed runs of each job; seconds are their median.
         explain: returns the reason of a failure in one line.
-        last_views: the views of the last scene, with the seconds they took, or their failures.
+        seen: the views of the last scene, with the seconds they took, or their failures.
         problem: case, scene and problem of the last job, or the failure.
         flops: operations of each method for each camera and shape of a measurement.
     """
@@ -71,7 +71,7 @@ class Runner:
     uncertainty: bool = False
     repeats: int = 1
     explain: Callable[[Exception], str] = str
-    last_views: dict[View, tuple[Problem, float] | Exception] = field(default_factory=dict)
+    seen: dict[View, tuple[Problem, float] | Exception] = field(default_factory=dict)
     problem: tuple[str, str, Problem | Exception] | None = None
     flops: dict[tuple[str, type, tuple[int, ...]], int | None] = field(default_factory=dict)
 
@@ -163,15 +163,15 @@ class Runner:
         view = self.views.get(job.method)
         if view is None:
             return problem, {}
-        if view not in self.last_views:
+        if view not in self.seen:
             start = time.perf_counter()
             try:
                 view_problem = view(problem)
-                self.last_views[view] = view_problem, time.perf_counter() - start
+                self.seen[view] = view_problem, time.perf_counter() - start
             except Exception as error:
                 # The error is kept, so that other methods with this view fail at once with it.
-                self.last_views[view] = error
-        outcome = self.last_views[view]
+                self.seen[view] = error
+        outcome = self.seen[view]
         if isinstance(outcome, Exception):
             raise outcome
         return outcome[0], {"camera_seconds": outcome[1]}
@@ -185,7 +185,7 @@ class Runner:
             except Exception as error:
                 problem = error
             self.problem = (job.point, job.scene, problem)
-            self.last_views.clear()
+            self.seen.clear()
         return self.problem[2]
 
 

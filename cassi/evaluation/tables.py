@@ -111,8 +111,7 @@ def write_results(
     scene_order = {name: index for index, name in enumerate(scenes)}
     records = sorted(records, key=lambda record: (order[record.method], scene_order[record.scene]))
     means = average(records, methods)
-    # A scene on which every method fails, such as a damaged file, would leave the page without
-    # means.
+    # A scene on which every method fails would leave the page without means.
     scored_scenes = {record.scene for record in records if not record.error}
     scored_records = [record for record in records if record.scene in scored_scenes]
     page_means = average(scored_records, methods)
@@ -122,12 +121,9 @@ def write_results(
         remark = f"\nMeans over {len(scored_scenes)} scenes; {n_failed} failed with every method.\n"
     page = [format_means(page_means, preset, mark_best=True) + remark]
     page += [_format_comparisons(comparisons), _format_scenes(records, preset)]
-    # Times differ from run to run, so they have a file of their own: results.json is the same in
-    # every run, byte for byte.
-    timing = {
-        "environment": environment,
-        "timing": _group_by_method(records, means, lambda r: r.timing),
-    }
+    # Times differ from run to run, but results.json must not. So times have a file of their own.
+    times = _group_by_method(records, means, lambda r: r.timing)
+    timing = {"environment": environment, "timing": times}
     results = {"preset": preset, "settings": settings} | {
         "metrics": _group_by_method(records, means, lambda r: r.metrics),
         "about": {record.method: record.about for record in records if record.about},

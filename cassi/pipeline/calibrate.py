@@ -108,11 +108,11 @@ class _CalibrationTask:
         good_pixels = self.system.good_pixels
         return None if good_pixels is None else good_pixels.expand_as(self.y)
 
-    def heldout_error(self, camera: System) -> float:
+    def measure_heldout_error(self, camera: System) -> float:
         """Return the held-out error of a camera."""
         return heldout_error(self.y, self.system, camera, self.solver)
 
-    def best_calibration(
+    def choose_calibration(
         self,
         nominal: SDCassi | DDCassi,
         base: SDCassi,
@@ -128,9 +128,9 @@ class _CalibrationTask:
             base: the camera whose mask and bands the placements displace.
             candidates: placements and the cameras that follow from them.
         """
-        nominal_error = self.heldout_error(nominal)
+        nominal_error = self.measure_heldout_error(nominal)
         errors = [
-            nominal_error if camera is nominal else self.heldout_error(camera)
+            nominal_error if camera is nominal else self.measure_heldout_error(camera)
             for _, camera in candidates
         ]
         best = 0
@@ -177,8 +177,8 @@ def _calibrate_dual(
             "calibrate: expected no frame of known light for a DDCassi; leave white out"
         )
     task.watch("mask and dispersion")
-    candidate = place_dual(task.y, nominal, task.good_pixels, task.heldout_error, radius)
-    return task.best_calibration(nominal, equivalent_single_disperser(nominal), [candidate])
+    candidate = place_dual(task.y, nominal, task.good_pixels, task.measure_heldout_error, radius)
+    return task.choose_calibration(nominal, equivalent_single_disperser(nominal), [candidate])
 
 
 def _check_frames(light_frames: Sequence[Frame], nominal: SDCassi) -> None:
@@ -209,7 +209,7 @@ def _place_mask_and_bands(
     if alignment is not None:
         places.append(replace(places[0], significant=alignment))
     candidates = [(place, displaced_camera(nominal, place.significant)) for place in places]
-    return task.best_calibration(nominal, nominal, candidates)
+    return task.choose_calibration(nominal, nominal, candidates)
 
 
 def _place_frames(
@@ -245,13 +245,13 @@ def _place_in_broadband(task: _CalibrationTask, nominal: SDCassi) -> Calibration
     if any(value for key, value in values.items() if key not in LIGHT_PARAMETERS):
         mask = moved_mask(nominal, values)
     task.watch("pixels held out")
-    nominal_error = task.heldout_error(nominal)
+    nominal_error = task.measure_heldout_error(nominal)
     camera = camera_with_mask = placed_camera(nominal, mask, list(nominal.offsets))
-    error = task.heldout_error(camera_with_mask)
+    error = task.measure_heldout_error(camera_with_mask)
     band_offsets = estimate_offsets(place.offsets, place.light, nominal.offsets)
     if band_offsets.visible_ends:
         camera_with_bands = placed_camera(nominal, mask, list(band_offsets.offsets))
-        if (error_with_bands := task.heldout_error(camera_with_bands)) < error:
+        if (error_with_bands := task.measure_heldout_error(camera_with_bands)) < error:
             camera, error = camera_with_bands, error_with_bands
     used_offsets = None if camera is camera_with_mask else band_offsets
     estimates = describe(nominal, values, place, used_offsets)
@@ -279,7 +279,7 @@ def _try_lines(task: _CalibrationTask, nominal: SDCassi, calibration: Calibratio
     values = place.significant | {key: place.values[key] for key in ("step", "curve")}
     values |= {"along": 0.0, "bands": place.values["along"], "tilt": 0.0}
     camera = displaced_camera(nominal, values)
-    error = task.heldout_error(camera)
+    error = task.measure_heldout_error(camera)
     if error > (1 - MIN_GAIN) * min(calibration.before, calibration.after):
         return calibration
     return Calibration(

@@ -169,12 +169,12 @@ class System(nn.Module, ABC):
     def _solve_with_report(
         self, r: Tensor, weight: Tensor, start: Tensor | None = None
     ) -> tuple[Tensor, SolveReport]:
-        by_name = self._tracked_tensors()
+        by_name = self._find_tracked_tensors()
 
         # A gradient needs one more solve. A transform of `torch.func` passes its own tensors to
         # this solve, and they must stand in for the camera's parameters and buffers.
         def solve_again(g: Tensor, weight: Tensor, *tensors: Tensor) -> Tensor:
-            with self._with_tensors(dict(zip(by_name, tensors, strict=True))):
+            with self._substitute_tensors(dict(zip(by_name, tensors, strict=True))):
                 return self._solve_with_report(g, weight)[0]
 
         return self.conjugate.solve(
@@ -187,7 +187,7 @@ class System(nn.Module, ABC):
             solve_again,
         )
 
-    def _tracked_tensors(self) -> dict[str, Tensor]:
+    def _find_tracked_tensors(self) -> dict[str, Tensor]:
         """Return the parameters and buffers that need derivatives or are mapped by vmap."""
         named_tensors = [
             *self.named_parameters(remove_duplicate=False),
@@ -197,10 +197,10 @@ class System(nn.Module, ABC):
             name: value for name, value in named_tensors if is_tracked(value) or is_wrapped(value)
         }
 
-    def _with_tensors(self, tensors: dict[str, Tensor]) -> AbstractContextManager[None]:
+    def _substitute_tensors(self, tensors: dict[str, Tensor]) -> AbstractContextManager[None]:
         """Return a context in which these tensors are the camera's parameters and buffers."""
         # Outside of transforms the tensors are the camera's own, so nothing has to be replaced.
-        current = self._tracked_tensors()
+        current = self._find_tracked_tensors()
         if len(current) == len(tensors) and all(
             current.get(name) is tensors[name] for name in tensors
         ):
@@ -483,7 +483,7 @@ class Weighted(DelegatingWrapper):
             is_good, d, system = is_good & system.is_good, d * system.variance, system.system
         if not bool(is_good.flatten(1).any(1).all()):
             raise ValueError(
-                "bad_pixels: expected a good pixel (value 0) in every sample, got none"
+                "bad_pixels: expected some good pixels (value 0) in every sample, got none"
             )
         super().__init__(system)
         self._set_weights(is_good, d)

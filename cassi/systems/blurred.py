@@ -268,15 +268,17 @@ class BlurredCassi(CoupledCassi):
         return self.inner.offsets
 
     def _describe_arguments(self) -> list[str]:
-        def shape_text(*kernels: Tensor | None) -> str:
+        def format_sizes(*kernels: Tensor | None) -> str:
             return "x".join("none" if k is None else str(k.shape[-1]) for k in kernels)
 
         point_text = (
-            "none" if self.point_rows is None else shape_text(self.point_rows, self.point_columns)
+            "none" if self.point_rows is None else format_sizes(self.point_rows, self.point_columns)
         )
-        texts = [f"point_spread={point_text}", f"line_spread={shape_text(self.line)}"]
+        texts = [f"point_spread={point_text}", f"line_spread={format_sizes(self.line)}"]
         if self.detector_rows is not None:
-            texts.append(f"detector_spread={shape_text(self.detector_rows, self.detector_columns)}")
+            texts.append(
+                f"detector_spread={format_sizes(self.detector_rows, self.detector_columns)}"
+            )
         return [*super()._describe_arguments(), *texts]
 
     def forward(self, x: Tensor) -> Tensor:

@@ -86,8 +86,7 @@ class ConjugateGradients:
 
         Let g be the gradient of z, S = (AAᵀ + D)⁻¹ and w = Sg. Then the gradients are dr = w and
         dρ = −w·z. dρ is summed over pixels that share one ρ, and is zero where ρ is infinite. For a
-        parameter θ of A, dθ = −⟨w, ∂(AAᵀ)z⟩. Gradients cost one more solve, whatever the number of
-        iterations, and have gradients of their own.
+        parameter θ of A, dθ = −⟨w, ∂(AAᵀ)z⟩. Gradients cost one more solve and have own gradients.
 
         Args:
             gram: applies AAᵀ, differentiable with respect to z and to the parameters of A.
@@ -114,7 +113,7 @@ class ConjugateGradients:
         def zero_excluded(value: Tensor) -> Tensor:
             return torch.where(is_excluded, 0, value.to(dtype))
 
-        def masked_gram(z: Tensor) -> Tensor:
+        def apply_gram(z: Tensor) -> Tensor:
             # A product keeps the layout of its first factor, which `torch.where` need not.
             return gram(z) * is_included
 
@@ -127,11 +126,11 @@ class ConjugateGradients:
         # exact derivative for one more solve, without keeping every iteration in memory.
         with torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):
             z, report = self._iterate(
-                masked_gram, right_side, weight, first, precondition or _identity
+                apply_gram, right_side, weight, first, precondition or _identity
             )
         if is_recorded():
             correct = partial(_correct, solve_again or solve_plain, damping, *tensors)
-            z = self._attach_gradient(masked_gram, right_side, weight, z, correct) * is_included
+            z = self._attach_gradient(apply_gram, right_side, weight, z, correct) * is_included
         return z.to(r.dtype), report
 
     def _attach_gradient(
@@ -146,11 +145,11 @@ class ConjugateGradients:
             # A has no derivative here, so only r is corrected. z is linear in r, so one correction
             # gives derivatives of any order.
             return correct(r, z) if is_tracked(r) else z
-        limit = 10 * self._limit(r.dtype)
+        limit = 10 * self._choose_tolerance(r.dtype)
         value, z = _Branch.apply(correct(r - q, z), limit)
         return correct(r - gram(z) - weight * z, value)
 
-    def _limit(self, dtype: torch.dtype) -> float:
+    def _choose_tolerance(self, dtype: torch.dtype) -> float:
         if self.tolerance is not None:
             return self.tolerance
         return 1e-13 if dtype == torch.float64 else 1e-6
@@ -158,7 +157,7 @@ class ConjugateGradients:
     def _iterate(
         self, gram: Apply, r: Tensor, weight: Tensor, start: Tensor | None, precondition: Apply
     ) -> tuple[Tensor, SolveReport]:
-        tolerance = self._limit(r.dtype)
+        tolerance = self._choose_tolerance(r.dtype)
         norm = _inner_product(r, r).sqrt()
         z = torch.zeros_like(r)
         if start is not None:
@@ -257,14 +256,14 @@ class _Correct(torch.autograd.Function):
     def vmap(
         info: VmapInfo, in_dims: Dims, solve: Callable[..., Tensor], *arguments: Tensor
     ) -> tuple[Tensor, int]:
-        def mapped(g: Tensor, *tensors: Tensor) -> Tensor:
+        def solve_mapped(g: Tensor, *tensors: Tensor) -> Tensor:
             return torch.vmap(solve, in_dims=(0, *in_dims[3:]))(g, *tensors)
 
         residual, z = (
             value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
             for value, dim in zip(arguments[:2], in_dims[1:3], strict=True)
         )
-        return _Correct.apply(mapped, residual, z, *arguments[2:]), 0
+        return _Correct.apply(solve_mapped, residual, z, *arguments[2:]), 0
 
 
 class _Branch(torch.autograd.Function):

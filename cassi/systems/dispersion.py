@@ -367,7 +367,7 @@ class Prism(Dispersion):
                 f"apex: expected one angle for each of {len(glasses)} prisms, got {len(angles)}"
             )
         indices = [refractive_index(glass, wavelength) for glass in glasses] + [1.0]
-        start = direction = self._incidence_angle(glasses, angles)
+        start = direction = self._compute_incidence_angle(glasses, angles)
         # Snell's law at each face: normals turn by the apex angles, the last medium is air.
         normal, index = 0.0, 1.0
         for apex, next_index in zip([*angles, 0.0], indices, strict=True):
@@ -388,7 +388,7 @@ class Prism(Dispersion):
         angles = [math.radians(self.deviation(value) - zero) for value in wavelengths]
         return tuple(scale * math.tan(angle) for angle in angles)
 
-    def _incidence_angle(self, glasses: list[str], angles: list[float]) -> float:  # radians
+    def _compute_incidence_angle(self, glasses: list[str], angles: list[float]) -> float:  # radians
         if self.incidence is not None:
             return math.radians(self.incidence)
         if len(angles) > 1:

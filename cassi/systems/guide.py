@@ -16,11 +16,11 @@ from cassi.systems.arguments import Array, check_shape
 from cassi.systems.base import DelegatingWrapper, System
 from cassi.systems.motion import Movable, max_corner_shift, step_towards
 
+# The gains that follow were measured in docs/development/experiments/guide.md.
 DAMPING = 0.5
 """ν of `GuidedPrior` for a picture with 1 % of noise, chosen on training scenes.
 
-A larger value pulls less. The constants below were measured in
-docs/development/experiments/guide.md where a gain is given."""
+A larger value pulls less."""
 KEPT_ENERGY_RATIO, MIN_START_RANK = 50.0, 6
 """With a guide a run keeps components down to 1/50 of the energy, and starts with at least 6.
 
@@ -268,7 +268,7 @@ class GuidedPrior(PulledPrior):
 
     def pull(self, components: Tensor, sigma: float | Tensor) -> Tensor:
         """Move the picture if this call has to, and pull components `(B, R, H, W)` towards it."""
-        projection, pull_matrix = self._matrices()
+        projection, pull_matrix = self._get_matrices()
         c, channels = components.flatten(2), projection.shape[1]
         self.calls += 1
         p = (projection @ c).view(-1, channels, *components.shape[2:])
@@ -289,7 +289,7 @@ class GuidedPrior(PulledPrior):
         residual = torch.addcmul(-p, exposure, g)
         return torch.baddbmm(c, pull_matrix.expand(len(c), -1, -1), residual).view_as(components)
 
-    def _matrices(self) -> tuple[Tensor, Tensor]:
+    def _get_matrices(self) -> tuple[Tensor, Tensor]:
         """Return R F, `(B, G, R)`, and the matrix that multiplies D g − R F c, `(B, R, G)`.
 
         They are kept until the basis changes.

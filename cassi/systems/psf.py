@@ -150,7 +150,7 @@ class PsfCassi(BlurredCassi):
     def _list_sources(self) -> tuple[Tensor]:
         return (self.kernels,)
 
-    def _current_transfer(self) -> Tensor:
+    def _get_transfer(self) -> Tensor:
         self._refresh_if_changed()
         return self._transfer
 
@@ -160,7 +160,7 @@ class PsfCassi(BlurredCassi):
             return super().forward(x)
         check_shape("x", x, self.cube_shape)
         values = x.to(torch.promote_types(x.dtype, torch.float32))
-        image = _FourierBlur.apply(values, self._current_transfer(), self._sides, False, True)
+        image = _FourierBlur.apply(values, self._get_transfer(), self._sides, False, True)
         return (image * self.mask[..., 0, :, :]).to(x.dtype)
 
     def adjoint(self, y: Tensor) -> Tensor:
@@ -170,12 +170,10 @@ class PsfCassi(BlurredCassi):
         check_shape("y", y, self.measurement_shape)
         values = y.to(torch.promote_types(y.dtype, torch.float32))
         image = (values * self.mask[..., 0, :, :]).sum(1, keepdim=True).to(values.dtype)
-        return _FourierBlur.apply(image, self._current_transfer(), self._sides, True, True).to(
-            y.dtype
-        )
+        return _FourierBlur.apply(image, self._get_transfer(), self._sides, True, True).to(y.dtype)
 
     def _blur_scene(self, image: Tensor, is_transposed: bool = False) -> Tensor:
-        transfer = self._current_transfer()
+        transfer = self._get_transfer()
         image = _FourierBlur.apply(image[:, 0], transfer, self._sides, is_transposed, False)
         return image[:, None]
 
@@ -191,7 +189,7 @@ class PsfCassi(BlurredCassi):
             or float(plain_mask.amin()) < _MIN_OPEN_TRANSMISSION * float(plain_mask.amax())
         ):
             return None
-        power = self._current_transfer().abs().square().sum(0)
+        power = self._get_transfer().abs().square().sum(0)
         power = power * mask.mean().to(power.dtype).square()
         damping = rho.detach().view(-1, 1, 1, 1) if rho.ndim == 1 else rho.detach()
         is_included = damping != torch.inf

@@ -213,7 +213,7 @@ class SDCassi(CodedSystem):
         x = self.turn(x)
         if self.shifts is None:
             return self.turn(ops.forward(x, self.turn(self.mask), self.step))
-        codes, taps, starts = self._current_spread()
+        codes, taps, starts = self._get_spread()
         y = ops.forward_taps(x, codes, taps, starts, self.detector, after=self._codes_after_spread)
         return self.turn(y)
 
@@ -224,7 +224,7 @@ class SDCassi(CodedSystem):
             return self.turn(ops.adjoint(y, self.turn(self.mask), self.bands, self.step))
         if y.shape[-1] != self.detector:
             refuse_shape("y", self.turn(y), self.measurement_shape)
-        x = ops.adjoint_taps(y, *self._current_spread(), after=self._codes_after_spread)
+        x = ops.adjoint_taps(y, *self._get_spread(), after=self._codes_after_spread)
         return self.turn(x)
 
     def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
@@ -234,7 +234,7 @@ class SDCassi(CodedSystem):
             return self.turn(ops.add_adjoint(v, y, self.turn(self.mask), self.step))
         if y.shape[-1] != self.detector:
             refuse_shape("y", self.turn(y), self.measurement_shape)
-        x = ops.add_adjoint_taps(v, y, *self._current_spread(), after=self._codes_after_spread)
+        x = ops.add_adjoint_taps(v, y, *self._get_spread(), after=self._codes_after_spread)
         return self.turn(x)
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
@@ -254,13 +254,13 @@ class SDCassi(CodedSystem):
     @property
     def gram(self) -> Tensor:
         """A Aᵀ of the present mask, without a gradient; dispersion along the last axis."""
-        return self._current_gram().detach()
+        return self._get_gram().detach()
 
     def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + A Aᵀ y: `(B, K, H', W')` twice → `(B, K, H', W')`."""
         if is_tracked(self.mask, self.shifts) or is_wrapped(self.mask):
             return super().add_gram_product(v, y)
-        gram = self._current_gram()
+        gram = self._get_gram()
         # A gram (T·K, K, H, W') with T > 1 taps is a band matrix, which couples pixels of a line.
         # With T = 1 it couples only the K shots of each pixel.
         if gram.shape[-4] != gram.shape[-3]:
@@ -280,7 +280,7 @@ class SDCassi(CodedSystem):
         """
         if tuple(r.shape[-3:]) != self.measurement_shape:
             refuse_shape("y", r, self.measurement_shape)
-        gram, r_turned, rho = self._current_gram(), self.turn(r), self._turn_damping(rho)
+        gram, r_turned, rho = self._get_gram(), self.turn(r), self._turn_damping(rho)
         if gram.shape[-4] != gram.shape[-3]:
             return self.turn(solve_lines(r_turned, gram, rho, self.offsets))
         return self.turn(ops.gram_solve(r_turned, gram, rho))
@@ -296,7 +296,7 @@ class SDCassi(CodedSystem):
 
     def _fix_derived(self) -> None:
         super()._fix_derived()
-        self._fixed_gram = self._current_gram()
+        self._fixed_gram = self._get_gram()
 
     def ratio_inverse(self, y: Tensor) -> Tensor:
         """Divide y by band count and mask, see `cassi.ops.ratio_inverse`.
@@ -324,7 +324,7 @@ class SDCassi(CodedSystem):
         self._gram = self._compute_gram(codes, self._taps, self._starts)
         self._note_sources()
 
-    def _current_spread(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _get_spread(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return mask or codes, taps and starts, as `cassi.ops.forward_taps` takes them."""
         # Stored tensors carry no gradient, so they are computed anew where a gradient passes
         # through them: with respect to the shifts, and for codes with respect to the mask.
@@ -347,7 +347,7 @@ class SDCassi(CodedSystem):
         dtype = torch.promote_types(self.mask.dtype, torch.float32)
         return self.turn(self.mask), taps.to(dtype), starts
 
-    def _current_gram(self) -> Tensor:
+    def _get_gram(self) -> Tensor:
         """Return the gram of the present mask, with a gradient where the mask has one.
 
         If bands move by whole pixels, computing the gram takes a tenth of a data step, and the gram
@@ -359,7 +359,7 @@ class SDCassi(CodedSystem):
         if self.shifts is None:
             return ops.gram(self.turn(self.mask), self.bands, self.step)
         if is_tracked(self.mask, self.shifts) or torch.compiler.is_compiling():
-            return self._compute_gram(*self._current_spread())
+            return self._compute_gram(*self._get_spread())
         self._refresh_if_changed()
         return self._gram
 

@@ -98,7 +98,7 @@ class TiltedCassi(CoupledCassi):
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
         check_shape("x", x, self.cube_shape)
         x, mask, width = self.turn(x), self.turn(self.mask), self.detector
-        return self.turn(forward_parts(x, mask, self._current_parts(), width))
+        return self.turn(forward_parts(x, mask, self._get_parts(), width))
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
@@ -109,7 +109,7 @@ class TiltedCassi(CoupledCassi):
             # If vmap maps the mask, x must be a mapped tensor too before it is changed in place.
             x = x + mask.new_zeros(()).to(x.dtype)
         # Autograd sums the gradients of `forward` in this order, so the bits are the same.
-        for part in reversed(self._current_parts()):
+        for part in reversed(self._get_parts()):
             image, band_mask = shift_lines(y, -part.down), _select_bands(mask, part.bands)
             x[:, part.bands] += ops.adjoint_taps(image, band_mask, part.taps, part.starts)
         return self.turn(x)
@@ -130,7 +130,7 @@ class TiltedCassi(CoupledCassi):
     def _list_sources(self) -> tuple[Tensor, Tensor]:
         return self.mask, self.across
 
-    def _current_parts(self) -> list[LinePart]:
+    def _get_parts(self) -> list[LinePart]:
         self._refresh_if_changed()
         return self._parts
 
@@ -146,7 +146,7 @@ class TiltedCassi(CoupledCassi):
     @torch.no_grad()
     def _compute_line_gram(self) -> Tensor:
         """Return AAᵀ within each line, as `cassi.ops.gram_taps` returns it."""
-        parts = self._current_parts()
+        parts = self._get_parts()
         if self._gram is None:
             mask, width = self.turn(self.mask), self.detector
             grams = []

@@ -163,7 +163,7 @@ class WarpedCassi(CoupledCassi):
         if not self._is_current():
             self.refresh()
         if self._mean_offsets is None:
-            parameters = self._map_parameters()
+            parameters = self._get_map_parameters()
             self._mean_offsets = tuple(
                 compute_mean_offset(self._geometry, c, parameters) for c in range(self.bands)
             )
@@ -172,32 +172,32 @@ class WarpedCassi(CoupledCassi):
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
         check_shape("x", x, self.cube_shape)
-        dtype = self._working_dtype(x)
+        dtype = self._choose_dtype(x)
         image = x.to(dtype)[:, None] * self.mask  # (B, K, C, H, W)
         table = image.permute(2, 3, 4, 0, 1).reshape(self.bands, -1, len(x) * self.shots)
         if self._needs_map_gradient():
-            y = resample_differentiably(table, *self._differentiable_corners(dtype))
+            y = resample_differentiably(table, *self._make_differentiable_corners(dtype))
         else:
-            y = resample(table, self._current_taps(dtype))
+            y = resample(table, self._get_taps(dtype))
         return y.to(x.dtype).mT.reshape(len(x), *self.measurement_shape)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
         check_shape("y", y, self.measurement_shape)
-        dtype = self._working_dtype(y)
+        dtype = self._choose_dtype(y)
         table = y.to(dtype).reshape(len(y) * self.shots, -1).mT
         if self._needs_map_gradient():
             # The operator is linear in the scenes, so its transpose is the derivative at any
             # scene. Computed as a derivative it has gradients with respect to the map as well.
             size = self._geometry.scene[0] * self._geometry.scene[1]
             dark = table.new_zeros(self.bands, size, table.shape[1])
-            corner_lists = self._differentiable_corners(dtype)
+            corner_lists = self._make_differentiable_corners(dtype)
             transpose = torch.func.vjp(
                 lambda scenes: resample_differentiably(scenes, *corner_lists), dark
             )[1]
             (image,) = transpose(table)
         else:
-            image = spread(table, self._current_taps(dtype))
+            image = spread(table, self._get_taps(dtype))
         image = image.reshape(*self.cube_shape, len(y), self.shots).permute(3, 4, 0, 1, 2)
         return (image * self.mask).sum(1).to(y.dtype)
 
@@ -205,21 +205,21 @@ class WarpedCassi(CoupledCassi):
     def refresh(self) -> None:
         """Compute the interpolation from the present map."""
         self._taps = make_taps(
-            self._geometry, self._map_parameters(), self._working_dtype(self.mask)
+            self._geometry, self._get_map_parameters(), self._choose_dtype(self.mask)
         )
         self._mean_offsets = None
         self._note_sources()
 
     def _describe_arguments(self) -> list[str]:
         texts = super()._describe_arguments()
-        for name, value in self._map_parameters().items():
+        for name, value in self._get_map_parameters().items():
             if value is None or bool((value == (1 if name == "magnification" else 0)).all()):
                 continue
             value_text = f"{value.item():g}" if value.numel() == 1 else str(tuple(value.shape))
             texts.append(f"{name}={value_text}")
         return texts
 
-    def _map_parameters(self) -> dict[str, Tensor | None]:
+    def _get_map_parameters(self) -> dict[str, Tensor | None]:
         values = self.rotation, self.magnification, self.smile, self.keystone
         return dict(
             zip(_MAP_PARAMETERS, (*values, self.polynomial, self.displacement), strict=True)
@@ -229,18 +229,18 @@ class WarpedCassi(CoupledCassi):
         # The interpolation depends on the dtype and device of the mask, not on its values. An empty
         # tensor stands for both, so that a changed mask does not cause a new interpolation. That
         # would take seconds at full size.
-        dtype_and_device = self.mask.new_empty(0, dtype=self._working_dtype(self.mask))
-        return [*self._map_parameters().values(), dtype_and_device]
+        dtype_and_device = self.mask.new_empty(0, dtype=self._choose_dtype(self.mask))
+        return [*self._get_map_parameters().values(), dtype_and_device]
 
     def _needs_map_gradient(self) -> bool:
-        sources = [value for value in self._map_parameters().values() if value is not None]
+        sources = [value for value in self._get_map_parameters().values() if value is not None]
         return (is_recorded() and is_tracked(*sources)) or any(map(is_wrapped, sources))
 
-    def _working_dtype(self, value: Tensor) -> torch.dtype:
+    def _choose_dtype(self, value: Tensor) -> torch.dtype:
         dtype = torch.promote_types(value.dtype, self.mask.dtype)
         return torch.promote_types(dtype, torch.float32)
 
-    def _current_taps(self, dtype: torch.dtype) -> Taps:
+    def _get_taps(self, dtype: torch.dtype) -> Taps:
         self._refresh_if_changed()
         taps = cast("Taps", self._taps)
         if taps.weight.dtype == dtype:
@@ -248,8 +248,8 @@ class WarpedCassi(CoupledCassi):
         weight, back_weight = taps.weight.to(dtype), taps.back_weight.to(dtype)
         return taps._replace(weight=weight, back_weight=back_weight)
 
-    def _differentiable_corners(self, dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
-        parameters, scene = self._map_parameters(), self._geometry.scene
+    def _make_differentiable_corners(self, dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
+        parameters, scene = self._get_map_parameters(), self._geometry.scene
         pairs = [
             find_corners(map_to_scene(self._geometry, band, parameters), scene)
             for band in range(self.bands)
