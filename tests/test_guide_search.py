@@ -10,7 +10,13 @@ from cassi.guide_search import find_motion, place_guide, takes_guide
 from cassi.methods import auto, self_supervised
 from cassi.solvers import ADMM, GAP, Solver
 from cassi.systems import Guide, Guided, SDCassi, Stacked
-from cassi.systems.motion import Movable, describe_motion, inverse, max_corner_shift, step_towards
+from cassi.systems.motion import (
+    Movable,
+    describe_motion,
+    invert_motion,
+    max_corner_shift,
+    step_towards,
+)
 
 
 def _scene(size=96, bands=8, seed=0):
@@ -64,7 +70,7 @@ def test_a_run_finds_a_picture_out_of_place_and_leaves_one_in_its_place():
     assert describe_motion(MOTION)["shift"] == [2.0, -1.5]
     for motion, most in ((torch.zeros(4, dtype=torch.float64), 0.0), (MOTION, 0.2)):
         # The scene beyond the border is not known; the picture shows it as NaN.
-        shown = Movable(picture)(inverse(motion))
+        shown = Movable(picture)(invert_motion(motion))
         guided = Guided(camera, shown, RESPONSE).moved(0.7 * motion)
         auto().run(camera(x), guided)
         assert float(max_corner_shift(guided.last_motion.motion - motion, 96, 96)) <= most

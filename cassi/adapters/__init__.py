@@ -1,6 +1,6 @@
 """Adapters: cameras for SciPy, PyLops and deepinv, and denoisers of deepinv for this package.
 
-A library is imported when its function is called.
+A function imports its library when it is called.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["as_linear_operator", "as_physics", "as_prior", "as_pylops"]
 def as_linear_operator(system: System) -> scipy.CameraOperator:
     """Return a camera as a `scipy.sparse.linalg.LinearOperator` of flat arrays.
 
-    `A @ x.ravel()` is A x of one cube `(C, H, W)`, `A.H @ y.ravel()` is Aᵀy; the columns of a
+    `A @ x.ravel()` is A x for one cube `(C, H, W)`, and `A.H @ y.ravel()` is Aᵀy. The columns of a
     matrix are a batch. Arrays are NumPy's. The camera may be on any device, in any dtype.
 
     Args:

@@ -13,7 +13,7 @@ class CameraPhysics(LinearPhysics):
     """A `LinearPhysics` around a camera; see `cassi.adapters.as_physics`.
 
     deepinv passes further keyword arguments to every method, such as parameters of the physics. A
-    camera has none, so they are ignored.
+    camera has no such parameters, so these arguments are ignored.
     """
 
     def __init__(self, system: System, **options: Any) -> None:
@@ -29,7 +29,7 @@ class CameraPhysics(LinearPhysics):
         return self.system(x)
 
     def A_adjoint(self, y: Tensor, **_: object) -> Tensor:
-        """Apply the transpose."""
+        """Apply the transpose, `(B, K, H', W')` → `(B, C, H, W)`."""
         return self.system.adjoint(y)
 
     def A_dagger(self, y: Tensor, **_: object) -> Tensor:
@@ -41,7 +41,8 @@ class CameraPhysics(LinearPhysics):
     ) -> Tensor:
         """Solve argmin_x γ/2 ‖Ax − y‖² + ½ ‖x − z‖². Options of an iteration are ignored.
 
-        A number z is a constant cube, None is 0. γ > 0 is one number, or has B elements.
+        A number z stands for a constant cube, None for zeros. γ > 0 is one number, or a tensor of B
+        elements. y is `(B, K, H', W')`, and so the result is `(B, C, H, W)`.
         """
         if not isinstance(z, Tensor):
             z = y.new_full((len(y), *self.system.cube_shape), 0.0 if z is None else float(z))

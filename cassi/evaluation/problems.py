@@ -1,4 +1,4 @@
-"""The input of every method of an evaluation, made of one scene: measurement and camera."""
+"""The input of all methods of an evaluation: the measurement of one scene, and the camera."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class Problem:
         name: name of the scene.
         snapshot: the measurement, and the camera that the methods get.
         digest: hash of the contents; equal problems have equal digests.
-        true: the camera that took y, if that is a twin.
+        true: the camera that took y, if it was a twin.
         guide: picture `(1, G, H, W)`, response `(G, C)` and noise of a guide camera, if there is
             one; see `cassi.systems.Guided`.
     """
@@ -39,7 +39,7 @@ class Problem:
 
     @property
     def system(self) -> System:
-        """The optics of the camera."""
+        """The operator A of the camera that the methods get."""
         return self.snapshot.camera.system
 
     @property
@@ -60,14 +60,14 @@ def make_problem(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Problem:
-    """Make the problem of a scene: simulate its measurement, or take the one that it has.
+    """Make the problem of a scene: simulate a measurement, or take the scene's own.
 
     The measurement is simulated on the CPU, so it has the same bits on every device.
 
     Args:
         item: the scene.
         system: the camera, on the CPU.
-        mask: the mask, of a file or random; it counts in the digest.
+        mask: the mask, which is part of the digest.
         noise: noise that the sensor adds to a simulated measurement.
         twin: camera that takes the measurement in place of `system`.
         guide: response `(G, C)` of a guide camera, and the noise of its picture relative to the
@@ -83,11 +83,11 @@ def make_problem(
     if tuple(y.shape[1:]) != system.measurement_shape:
         raise ValueError(
             f"{item.name}: expected a measurement (K, H', W') = {system.measurement_shape} as mask "
-            f"and camera say, got {tuple(y.shape[1:])}"
+            f"and camera give, got {tuple(y.shape[1:])}"
         )
-    # Methods get more than the frame, and the digest must tell problems of equal frames apart: a
-    # method may know the true camera of a twin, and uses the kind of light, bad pixels and guide.
-    # A part without a value adds nothing, so that records of problems without it stay valid.
+    # Problems with equal frames can differ in what methods use beside the frame: the true camera of
+    # a twin, the kind of light, bad pixels and the guide. So these are parts of the digest. A part
+    # without a value adds nothing, so that records of problems without it stay valid.
     digest_parts: list[object] = [] if twin is None else [twin]
     if system.is_broadband:
         digest_parts.append("light of all wavelengths")
@@ -99,7 +99,7 @@ def make_problem(
     if guide is not None:
         guide_view = (_take_picture(item, *guide, scene_generator(seed, item.name)), *guide)
         digest_parts += guide_view
-    digest = _digest(str(system), item.wavelengths, y, mask, item.truth, *digest_parts)
+    digest = _compute_digest(str(system), item.wavelengths, y, mask, item.truth, *digest_parts)
     truth = None if item.truth is None else item.truth[None]
     camera = Camera(system.to(device), item.wavelengths)
     snapshot = Snapshot(y.to(device), camera, truth, corrections=item.preprocessing)
@@ -124,7 +124,7 @@ def _measure(
     if tuple(x.shape[1:]) != system.cube_shape:
         raise ValueError(
             f"{item.name}: expected a cube (C, H, W) = {system.cube_shape} as mask and camera "
-            f"say, got {tuple(x.shape[1:])}"
+            f"give, got {tuple(x.shape[1:])}"
         )
     # A twin simulates a camera with one disperser; a subclass could have other optics.
     if twin is not None:
@@ -151,8 +151,8 @@ def _take_picture(
     return picture + noise * rms * torch.randn(picture.shape, generator=random)
 
 
-def _digest(*parts: object) -> str:
-    """Return the hash of some objects: of the bytes of tensors, and of the text of all others."""
+def _compute_digest(*parts: object) -> str:
+    """Return the hash of some objects, by the bytes of tensors and the text of others."""
     content: list[bytes | str] = []
     for part in parts:
         if isinstance(part, Tensor):

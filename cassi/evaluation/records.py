@@ -61,7 +61,7 @@ class Record:
 
 
 class RecordFolder:
-    """The record of each job in one SQLite file, and its cube beside it; see `Store`.
+    """A folder with the records of all jobs in one SQLite file, and the cubes beside it.
 
     Args:
         root: the folder; made when the first record is written.
@@ -73,15 +73,15 @@ class RecordFolder:
 
     def cube(self, job: Job) -> Path:
         """Return the path of the cube of a job."""
-        return self.root / f"{_name(job)}.npy"
+        return self.root / f"{_job_name(job)}.npy"
 
     def read(self, job: Job, key: str | None = None) -> Record | None:
         """Return the record of a job; None where there is none, or it has another key."""
-        return self._parse(self.store.read(_name(job), key))
+        return self._parse_record(self.store.read(_job_name(job), key))
 
     def is_done(self, job: Job, key: str) -> bool:
-        """Return whether a job is done."""
-        if not self.store.is_done(_name(job), key):
+        """Tell whether a job has a valid record, and a cube if cubes are kept."""
+        if not self.store.is_done(_job_name(job), key):
             return False
         return not self.keep_cubes or self.cube(job).is_file()
 
@@ -93,8 +93,8 @@ class RecordFolder:
             files[0].parent.mkdir(parents=True, exist_ok=True)
             with atomic_path(files[0]) as temporary:
                 np.save(temporary, cube.detach().cpu().float().numpy())
-        # The record comes after its cube: a process that is killed in between leaves no record, and
-        # the job is done again.
+        # The record is written after the cube. A process that is killed in between leaves no
+        # record, so the job is done again.
         self._write(record, files)
 
     def copy(self, record: Record, source: RecordFolder) -> None:
@@ -103,8 +103,8 @@ class RecordFolder:
         if cube.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             with atomic_path(target) as temporary:
-                # Cubes are large: a hard link takes no space. Some file systems have no hard
-                # links, and none connects two file systems.
+                # Cubes are large, and a hard link takes no space. But some file systems have no
+                # hard links, and a hard link cannot lead to another file system.
                 try:
                     temporary.hardlink_to(cube)
                 except OSError:
@@ -113,7 +113,9 @@ class RecordFolder:
 
     def _write(self, record: Record, files: list[Path]) -> None:
         has_result = record.error is None
-        self.store.write(_name(record.job), record.key, asdict(record), files, is_result=has_result)
+        self.store.write(
+            _job_name(record.job), record.key, asdict(record), files, is_result=has_result
+        )
 
     def read_cube(self, job: Job) -> Tensor | None:
         """Return the cube `(C, H, W)` of a job, or None."""
@@ -121,18 +123,18 @@ class RecordFolder:
         return torch.from_numpy(read_array(path)) if path.is_file() else None
 
     def read_all(self) -> list[Record]:
-        """Return every record, sorted by its name."""
-        records = map(self._parse, self.store.read_all().values())
+        """Return every record, sorted by the names of the jobs."""
+        records = map(self._parse_record, self.store.read_all().values())
         return [record for record in records if record is not None]
 
-    def _parse(self, values: Mapping[str, Any] | None) -> Record | None:
-        # Other values, as of a report or of another version of the package, are no record here.
+    def _parse_record(self, values: Mapping[str, Any] | None) -> Record | None:
+        # Values of a report, or of another version of the package, have other fields than a record.
         try:
             return None if values is None else Record(**values)
         except TypeError:
             return None
 
 
-def _name(job: Job) -> str:
+def _job_name(job: Job) -> str:
     """Return the name of a job in the store, and of its cube in the folder."""
     return "/".join(file_name(part) for part in job if part)

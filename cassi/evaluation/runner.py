@@ -1,4 +1,4 @@
-"""Runs the jobs of an evaluation that have no record yet, and measures time, memory and quality."""
+"""Run the jobs of an evaluation that have no record yet: measure time, memory and quality."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ from cassi.pipeline.snapshot import Result
 from cassi.solvers.base import Iteration, Reconstructor
 
 Prepare = Callable[[str, str], Problem]
-"""Makes the problem of a case of a benchmark and a scene, which are its arguments."""
+"""A function (case of a benchmark, scene) → problem."""
 View = Callable[[Problem], Problem]
-"""Makes, of the problem of all methods, that of methods which know more about the camera."""
+"""A function from the common problem to the problem of methods that know more of the camera."""
 
 
 @dataclass
 class Runner:
-    """Does jobs and keeps a record of each.
+    """Run jobs and keep a record of each.
 
     A job with a valid record is not repeated. A job that fails leaves a record with the reason.
 
     Attributes:
-        prepare: makes the problem of a scene. The last one is kept, so jobs should come by scene.
+        prepare: makes the problem of a scene. Only the last problem is kept, so jobs of one scene
+            should come one after another.
         methods: name → recipe that makes the method for its camera.
         identities: name → hash of all that the results of the method depend on.
         records: the folder that records are read from and written to.
@@ -75,25 +76,25 @@ class Runner:
     flops: dict[tuple[str, type, tuple[int, ...]], int | None] = field(default_factory=dict)
 
     def run(self, job: Job) -> Record:
-        """Return the record of a job, of an earlier run where that is valid."""
+        """Return the record of a job. A valid record of an earlier run is not made again."""
         method = self.methods[job.method]
-        problem, key = self._problem(job), self.key(job)
+        problem, key = self._make_problem(job), self.key(job)
         if isinstance(problem, Exception):
             return self.fail(job, problem)
         if self.records.is_done(job, key):
             record = self.records.read(job, key)
             if record is not None:
                 return record
-        # An evaluation of many hours goes on when one job fails, for whatever reason.
+        # An evaluation of many hours must go on when one job fails, for whatever reason.
         try:
-            problem, view_timing = self._view(job, problem)
+            problem, view_timing = self._make_view(job, problem)
             snapshot, reconstructor = fit(problem.snapshot, method)
             problem = replace(problem, snapshot=snapshot)
-            return self._do(job, key, reconstructor, problem, view_timing)
+            return self._run_job(job, key, reconstructor, problem, view_timing)
         except Exception as error:
             return self.fail(job, error, key)
 
-    def _do(
+    def _run_job(
         self, job: Job, key: str, method: Reconstructor, problem: Problem, view_timing: Values
     ) -> Record:
         """Reconstruct a problem and write the record of the job."""
@@ -122,7 +123,7 @@ class Runner:
         return record
 
     def _score_bars(self, outcome: TimedResult, problem: Problem) -> tuple[Values, float]:
-        """Estimate error bars; return how well they hold, and the seconds that it took."""
+        """Estimate error bars; return their scores, and the seconds of the estimation."""
         bars = assess(outcome.result, self.seed).uncertainty
         assert bars is not None
         values: Values = {
@@ -135,10 +136,10 @@ class Runner:
 
     def key(self, job: Job) -> str:
         """Return the hash of all that a job's result depends on; "" if the problem failed."""
-        problem = self._problem(job)
+        problem = self._make_problem(job)
         if isinstance(problem, Exception):
             return ""
-        # What is off by default has no entry, so that records of earlier versions stay valid.
+        # Options that are off have no entry, so that records of earlier versions stay valid.
         return fingerprint(
             {
                 "settings": self.settings,
@@ -157,7 +158,7 @@ class Runner:
         self.records.write(record)
         return record
 
-    def _view(self, job: Job, problem: Problem) -> tuple[Problem, Values]:
+    def _make_view(self, job: Job, problem: Problem) -> tuple[Problem, Values]:
         """Return the problem of the job's method, and the seconds that its view took."""
         view = self.views.get(job.method)
         if view is None:
@@ -168,15 +169,15 @@ class Runner:
                 view_problem = view(problem)
                 self.seen[view] = view_problem, time.perf_counter() - start
             except Exception as error:
-                # Kept, so that the other methods with this view fail at once with the same reason.
+                # The error is kept, so that other methods with this view fail at once with it.
                 self.seen[view] = error
         outcome = self.seen[view]
         if isinstance(outcome, Exception):
             raise outcome
         return outcome[0], {"camera_seconds": outcome[1]}
 
-    def _problem(self, job: Job) -> Problem | Exception:
-        """Return the problem of a job's scene, or the exception that making it raised."""
+    def _make_problem(self, job: Job) -> Problem | Exception:
+        """Return the problem of a job's scene, or the exception that its preparation raised."""
         if self.problem is None or self.problem[:2] != (job.point, job.scene):
             problem: Problem | Exception
             try:
@@ -189,7 +190,7 @@ class Runner:
 
 
 def _count_weights(method: Reconstructor) -> int | None:
-    """Return the number of weights of a network."""
+    """Return the number of weights of a network; None for a method without one."""
     network = method.network
     return None if network is None else sum(p.numel() for p in network.parameters())
 
@@ -198,8 +199,8 @@ def _count_weights(method: Reconstructor) -> int | None:
 def score(outcome: TimedResult, problem: Problem, scene: str = "scene") -> Values:
     """Compute every metric of a result; warn, with the scene's name, of an infinite one.
 
-    There is a `psnr/PRESET` and an `ssim/PRESET` for every preset. The `residual` ‖y − Ax‖/‖y‖ is
-    that of the bands that the cube was computed on, which may be a spectral grid.
+    There is a `psnr/PRESET` and an `ssim/PRESET` for every preset. The `residual` is ‖y − Ax‖/‖y‖.
+    If the cube was computed on a spectral grid, x is the cube on this grid.
     """
     cube, solution = outcome.cube, outcome.result.solution
     values: Values = {}
@@ -233,10 +234,10 @@ class TimedResult:
 
 
 def warm_up(method: Reconstructor, problem: Problem) -> int | None:
-    """Run a method once before it is timed, so that compilation, caches and allocations are done.
+    """Run a method once before it is timed, so that compilation and allocations are not timed.
 
-    A solver does one iteration. A network recovers a whole cube, and its operations are counted. It
-    gets a grey scene, so that the count of a camera does not depend on the scene.
+    A solver does one iteration. A network recovers a whole cube, and its operations are counted.
+    The network gets a grey scene, so that the count does not depend on the scene of the problem.
 
     Returns:
         Floating-point operations as `torch.utils.flop_counter` counts them, two per multiply-add;
@@ -251,8 +252,8 @@ def warm_up(method: Reconstructor, problem: Problem) -> int | None:
     counter = FlopCounterMode(display=False)
     counter.mod_tracker = cast(Any, _NoModuleTracker())
     grey_cube = problem.y.new_full((1, *system.cube_shape), 0.5)
-    # The counter may not know an operation, and a network may fail on a grey scene only. The timed
-    # run does without the count then.
+    # The counter may not know an operation, or a network may fail on a grey scene only. Then the
+    # timed run has no count.
     try:
         with counter:
             method.run(system(grey_cube), system)
@@ -280,11 +281,12 @@ def measure(
 ) -> TimedResult:
     """Reconstruct, and measure time and memory.
 
-    Seconds are wall-clock time; the device has finished all its work at both ends. The time that
-    the curve takes is subtracted. The peak memory on a GPU is what torch allocated beyond the
-    memory in use before; on a CPU it is the rise of this process's resident memory as Linux counts
-    it, libraries and torch's caches included. Cube, memory and curve are those of the first of
-    `repeats` runs. The curve has about `points` pairs (seconds, PSNR in dB); networks have none.
+    Seconds are wall-clock time, and the device has no work left when the clock starts and stops.
+    The time of computing the curve is subtracted. The peak memory on a GPU is the memory that torch
+    allocated during the run. On a CPU it is the rise of the resident memory of this process, as
+    Linux counts it, with libraries and torch's caches. Cube, memory and curve come from the first
+    of `repeats` runs. The curve has about `points` pairs (seconds, PSNR in dB). A network has no
+    curve.
 
     Raises:
         ValueError: if the cube has a wrong shape or is not finite.
@@ -294,11 +296,11 @@ def measure(
     if points and problem.truth is not None and method.network is None:
         curve = _Curve(problem.truth, method.iterations, max(1, method.iterations // points))
     memory = PeakMemory(device)
-    _wait(device)
+    _synchronize(device)
     start = time.perf_counter()
     result = reconstruct(problem.snapshot, method, seed, callback=curve)
     cube = result.solution.x.float()
-    _wait(device)
+    _synchronize(device)
     times = [time.perf_counter() - start - (curve.pause if curve else 0.0)]
     psnr_curve = [(clock - start, psnr) for clock, psnr in curve.points] if curve else []
     peak = memory.read()
@@ -312,26 +314,26 @@ def measure(
     for _ in range(repeats - 1):
         start = time.perf_counter()
         reconstruct(problem.snapshot, method, seed)
-        _wait(device)
+        _synchronize(device)
         times.append(time.perf_counter() - start)
     return TimedResult(result, cube[0].detach().cpu(), median(times), peak, psnr_curve, min(times))
 
 
 @dataclass
 class _Curve:
-    """Callback of a run: takes the PSNR of some iterations, and counts the time that this takes."""
+    """Callback that computes the PSNR of some iterations, and sums the time of doing so."""
 
     truth: Tensor
     last: int  # number of the last iteration
     stride: int
     pause: float = 0.0  # seconds
-    # (clock less the pauses before, PSNR in dB)
+    # (clock time minus earlier pauses in seconds, PSNR in dB)
     points: list[tuple[float, float]] = field(default_factory=list)
 
     def __call__(self, statistics: Iteration, x: Tensor) -> None:
         if statistics.index % self.stride and statistics.index not in (1, self.last):
             return
-        _wait(x.device)
+        _synchronize(x.device)
         begin = time.perf_counter()
         value = metrics.psnr(x[0].float().cpu(), self.truth).item()
         self.points.append((begin - self.pause, value))
@@ -339,7 +341,7 @@ class _Curve:
 
 
 class PeakMemory:
-    """The peak of the memory in use since this object was made, beyond the memory then in use."""
+    """The largest rise of the memory in use since this object was made."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -348,38 +350,38 @@ class PeakMemory:
             self.initial: int | None = torch.cuda.memory_allocated(device)
             return
         self.initial = None
-        # glibc keeps freed memory. It goes back to the system first, or a run that reuses it would
-        # seem to need none.
+        # glibc keeps freed memory. It is returned to the system first. Otherwise a run that reuses
+        # it would seem to need no memory.
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
         # Writing 5 resets the peak of the resident memory. Systems other than Linux have no such
         # file, and a container may forbid writing to it; there is no peak then.
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
-            self.initial = _memory_status("VmRSS")
+            self.initial = _read_memory_status("VmRSS")
 
     def highest(self) -> int | None:
-        """Return the peak in bytes, with the memory in use before; None if the system has none."""
+        """Return the peak, bytes, including memory used before; None if it is not known."""
         if self.initial is None:
             return None
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
-        return _memory_status("VmHWM")
+        return _read_memory_status("VmHWM")
 
     def read(self) -> int | None:
-        """Return the rise of the peak in bytes; None if the system has none."""
+        """Return the rise up to the peak, bytes; None if it is not known."""
         highest = self.highest()
         return None if highest is None or self.initial is None else max(highest - self.initial, 0)
 
 
-def _memory_status(name: str) -> int:
-    """Return a value of /proc/self/status, which has kilobytes, in bytes."""
+def _read_memory_status(name: str) -> int:
+    """Return a value of /proc/self/status, converted from kilobytes to bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     raise OSError(f"/proc/self/status: no {name}")
 
 
-def _wait(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)

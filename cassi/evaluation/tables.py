@@ -14,16 +14,16 @@ from cassi.data.synthetic.twin import Twin
 from cassi.evaluation.records import Record, Values
 from cassi.plugins import parts
 
-MEAN = "mean"  # the name of the row of means, in the place of a scene
+MEAN = "mean"  # stands for the scene in rows of means
 _ERROR_FIELDS = ("method", "scene", "error")
 _HEADING = (
-    "PSNR and SSIM by the preset `{}`; the others are in results.csv. Operations count two per "
+    "PSNR and SSIM by the preset `{}`; other presets are in results.csv. Operations count two per "
     "multiply-add; publications mostly count one."
 )
 UNKNOWN = "–"
 MARKDOWN = ("**{}**", "<u>{}</u>")
 LATEX = (r"\textbf{{{}}}", r"\underline{{{}}}")
-"""How the best value is shown, and the second."""
+"""Marks of the best value of a column, and of the second."""
 
 
 class Column(NamedTuple):
@@ -56,7 +56,7 @@ _COLUMNS = (
 )
 
 
-def values_of(record: Record) -> Values:
+def collect_values(record: Record) -> Values:
     """Return all values of a record as one flat table row."""
     return {**record.metrics, **record.timing, **record.about}
 
@@ -69,11 +69,12 @@ def average(records: Sequence[Record], methods: Sequence[str]) -> dict[str, Valu
     """
     result: dict[str, Values] = {}
     for method in methods:
-        rows = [values_of(record) for record in records if record.method == method]
+        rows = [collect_values(record) for record in records if record.method == method]
         has_failure = any(record.error for record in records if record.method == method)
         names = list(dict.fromkeys(name for row in rows for name in row))
         result[method] = {
-            name: None if has_failure else _mean([row.get(name) for row in rows]) for name in names
+            name: None if has_failure else _average_values([row.get(name) for row in rows])
+            for name in names
         }
     return result
 
@@ -90,16 +91,16 @@ def write_results(
 ) -> str:
     """Write results.csv, .md, .tex, results.json and timing.json.
 
-    results.json holds what is the same in every run; seconds, memory and the machine are in
-    timing.json. A method that failed on a scene has no mean. In results.md, scenes that every
-    method failed on are left out of the means, and the page says how many.
+    results.json holds the values that are the same in every run; seconds, memory and the machine
+    are in timing.json. A method that failed on a scene has no mean. The means in results.md leave
+    out scenes on which every method failed, and the page gives their number.
 
     Args:
         folder: the folder of the files.
         records: one per method and scene.
         scenes: in the order of the tables.
         methods: in the order of the tables.
-        preset: the one that Markdown and LaTeX show; the other files have all presets.
+        preset: preset of PSNR and SSIM in Markdown and LaTeX; the other files have all presets.
         settings: the settings of the evaluation, written into results.json.
         environment: device, versions, ….
 
@@ -110,7 +111,7 @@ def write_results(
     scene_order = {name: index for index, name in enumerate(scenes)}
     records = sorted(records, key=lambda record: (order[record.method], scene_order[record.scene]))
     means = average(records, methods)
-    # A scene that no method can do, such as a damaged file, would leave the page without any mean.
+    # A scene on which every method fails would leave the page without means.
     scored_scenes = {record.scene for record in records if not record.error}
     scored_records = [record for record in records if record.scene in scored_scenes]
     page_means = average(scored_records, methods)
@@ -118,26 +119,26 @@ def write_results(
     remark = ""
     if n_failed := len({record.scene for record in records} - scored_scenes):
         remark = f"\nMeans over {len(scored_scenes)} scenes; {n_failed} failed with every method.\n"
-    page = [markdown_means(page_means, preset, mark_best=True) + remark]
-    page += [_markdown_comparisons(comparisons), _markdown_scenes(records, preset)]
-    # Times differ from run to run, so they have a file of their own: results.json is the same in
-    # every run, byte for byte.
-    timing = {"environment": environment, "timing": _tree(records, means, lambda r: r.timing)}
+    page = [format_means(page_means, preset, mark_best=True) + remark]
+    page += [_format_comparisons(comparisons), _format_scenes(records, preset)]
+    # Times differ from run to run, but results.json must not. So times have a file of their own.
+    times = _group_by_method(records, means, lambda r: r.timing)
+    timing = {"environment": environment, "timing": times}
     results = {"preset": preset, "settings": settings} | {
-        "metrics": _tree(records, means, lambda r: r.metrics),
+        "metrics": _group_by_method(records, means, lambda r: r.metrics),
         "about": {record.method: record.about for record in records if record.about},
         "compared": [asdict(item) for item in comparisons],
         "errors": [{k: vars(r)[k] for k in _ERROR_FIELDS} for r in records if r.error],
     }
     texts = {
-        "results.csv": _csv(records, means),
+        "results.csv": _format_csv(records, means),
         "results.md": _join_page(_HEADING.format(preset), "", *page),
-        "results.tex": latex(means, preset, len(scenes), settings),
+        "results.tex": format_latex(means, preset, len(scenes), settings),
         "timing.json": strict_json(timing),
         "results.json": strict_json(results),
     }
     write_texts(folder, texts)
-    return markdown_means(page_means, preset) + remark
+    return format_means(page_means, preset) + remark
 
 
 def _join_page(*parts: str) -> str:
@@ -152,18 +153,18 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 MIN_PAIRED_SCENES = 6
-"""Fewer give no p: of five pairs the smallest p of Wilcoxon's test is 0.0625."""
+"""With fewer scenes no p is given: for five pairs the smallest p of Wilcoxon's test is 0.0625."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A method beside the one with the best mean, on the same scenes."""
+    """A method compared with the method of the best mean, on the same scenes."""
 
     method: str
     best: str  # name of the method with the best mean
     measure: str  # "psnr/PRESET", or "residual" where there is no truth
     scenes: int  # number of scenes for which both have a value
-    difference: float  # mean over scenes of the best method's value minus the other's
+    difference: float  # value of the best method minus that of this one, mean over scenes
     p: float | None  # of Wilcoxon's signed-rank test, two-sided; None for too few scenes
 
 
@@ -185,7 +186,7 @@ def compare_best(
     best = max(candidates, key=lambda name: sign * (means[name][measure] or 0.0))
     values: dict[str, dict[str, float]] = {name: {} for name in means}
     for record in records:
-        # The PSNR of a perfect cube is infinite, and no difference from it is defined.
+        # The PSNR of a perfect cube is infinite, so differences from it are not defined.
         value = record.metrics.get(measure)
         if value is not None and math.isfinite(value) and record.error is None:
             values[record.method][record.scene] = value
@@ -217,7 +218,7 @@ def signed_rank(differences: Sequence[float]) -> float | None:
     return float(wilcoxon(differences).pvalue)
 
 
-def _markdown_comparisons(comparisons: Sequence[Comparison]) -> str:
+def _format_comparisons(comparisons: Sequence[Comparison]) -> str:
     if not comparisons:
         return ""
     measure, unit, digits = "PSNR", " (dB)", 2
@@ -227,38 +228,40 @@ def _markdown_comparisons(comparisons: Sequence[Comparison]) -> str:
     for item in comparisons:
         too_few = f"too few scenes, fewer than {MIN_PAIRED_SCENES}"
         p = too_few if item.p is None else f"{item.p:.2g}"
-        rows.append([item.method, str(item.scenes), number(item.difference, digits), p])
-    best = plain_markdown(comparisons[0].best)
+        rows.append([item.method, str(item.scenes), format_number(item.difference, digits), p])
+    best = escape_markdown(comparisons[0].best)
     head = f"{measure} of the best, {best}, and the others by scene"
     note = "p is Wilcoxon's signed-rank test over scenes, two-sided, for one comparison by itself."
-    return f"\n{head}\n\n{markdown(rows)}\n{note}\n"
+    return f"\n{head}\n\n{format_markdown(rows)}\n{note}\n"
 
 
-def markdown_means(means: Mapping[str, Values], preset: str, *, mark_best: bool = False) -> str:
+def format_means(means: Mapping[str, Values], preset: str, *, mark_best: bool = False) -> str:
     """Return a Markdown table, one row per method.
 
     With `mark_best` the best value of a column is bold and the second is underlined.
 
-    >>> print(markdown_means({"a": {"sam": 2.0}, "b": {"sam": 1.0}}, "", mark_best=True), end="")
+    >>> print(format_means({"a": {"sam": 2.0}, "b": {"sam": 1.0}}, "", mark_best=True), end="")
     | method   |     SAM (°) |
     |:---------|------------:|
     | a        | <u>2.00</u> |
     | b        |    **1.00** |
     """
-    columns = _columns_with_values(means.values(), preset)
-    table = _cells_with_marks(means, columns, preset, MARKDOWN if mark_best else ())
+    columns = _select_columns(means.values(), preset)
+    table = _mark_cells(means, columns, preset, MARKDOWN if mark_best else ())
     rows = [[name, *cells] for name, cells in zip(means, table, strict=True)]
-    return _markdown_split([["method", *map(_title, columns)], *rows])
+    return _format_split([["method", *map(_column_title, columns)], *rows])
 
 
-def _cells_with_marks(
+def _mark_cells(
     means: Mapping[str, Values],
     columns: Sequence[Column],
     preset: str,
     marks: Sequence[str],
 ) -> list[list[str]]:
     """Return the cells of every method, with a mark around the best and the second of a column."""
-    table = [[_cell(values, column, preset) for column in columns] for values in means.values()]
+    table = [
+        [_format_cell(values, column, preset) for column in columns] for values in means.values()
+    ]
     for index, column in enumerate(columns):
         # Numbers are compared as they are printed: a reader would not understand why one of two
         # equal numbers is marked.
@@ -273,67 +276,70 @@ def _cells_with_marks(
     return table
 
 
-def _markdown_scenes(records: Sequence[Record], preset: str) -> str:
+def _format_scenes(records: Sequence[Record], preset: str) -> str:
     methods = list(dict.fromkeys(record.method for record in records))
     scenes = list(dict.fromkeys(record.scene for record in records))
     table = {(record.method, record.scene): record for record in records}
     rows = [["scene", *methods]]
     for scene in scenes:
-        rows.append([scene, *(_scene_cell(table.get((m, scene)), preset) for m in methods)])
+        rows.append([scene, *(_format_scene_cell(table.get((m, scene)), preset) for m in methods)])
     has_psnr = any(f"psnr/{preset}" in record.metrics for record in records)
     text = f"\n{'PSNR (dB)' if has_psnr else 'Relative residual'} by scene\n\n"
-    text += _markdown_split(rows)
+    text += _format_split(rows)
     errors = (f"{r.method}, {r.scene}: {r.error}" for r in records if r.error)
-    lines = [f"- {plain_markdown(error)}" for error in errors]
+    lines = [f"- {escape_markdown(error)}" for error in errors]
     return text + ("\n" + "\n".join(["Failed:", "", *lines]) + "\n" if lines else "")
 
 
-def _scene_cell(record: Record | None, preset: str) -> str:
+def _format_scene_cell(record: Record | None, preset: str) -> str:
     """Return the PSNR of a record, or its residual where there is no truth."""
     if record is not None and record.error:
         return "failed"
-    values = {} if record is None else values_of(record)
+    values = {} if record is None else collect_values(record)
     if f"psnr/{preset}" in values:
-        return number(values[f"psnr/{preset}"], 2)
-    return number(values.get("residual"), 4)
+        return format_number(values[f"psnr/{preset}"], 2)
+    return format_number(values.get("residual"), 4)
 
 
-def _csv(records: Sequence[Record], means: Mapping[str, Values]) -> str:
+def _format_csv(records: Sequence[Record], means: Mapping[str, Values]) -> str:
     rows: list[dict[str, object]] = [
-        {"method": r.method, "scene": r.scene, **values_of(r), "error": r.error} for r in records
+        {"method": r.method, "scene": r.scene, **collect_values(r), "error": r.error}
+        for r in records
     ]
     rows += [{"method": name, "scene": MEAN, **values} for name, values in means.items()]
     return csv_text(rows)
 
 
-def latex(
+def format_latex(
     means: Mapping[str, Values], preset: str, scenes: int, settings: Mapping[str, Any]
 ) -> str:
     """Return a table environment of LaTeX, which needs the package booktabs.
 
     Caption and label name the data set, the camera, the noise and the cases.
     """
-    columns = _columns_with_values(means.values(), preset)
-    table = _cells_with_marks(means, columns, preset, LATEX)
-    titles = [_escaped(_title(column)).replace("°", r"$^\circ$") for column in columns]
-    rows = [[_escaped(name), *cells] for name, cells in zip(means, table, strict=True)]
-    data, condition = str(settings.get("data") or ""), conditions(settings)
+    columns = _select_columns(means.values(), preset)
+    table = _mark_cells(means, columns, preset, LATEX)
+    titles = [_escape_latex(_column_title(column)).replace("°", r"$^\circ$") for column in columns]
+    rows = [[_escape_latex(name), *cells] for name, cells in zip(means, table, strict=True)]
+    data, condition = str(settings.get("data") or ""), select_conditions(settings)
     subject = f"{scenes} scene" if scenes == 1 else f"{scenes} scenes"
-    subject += f" of {_escaped(data)}" if data else ""
-    subject = ", ".join([subject, *(_escaped(f"{k} {v}") for k, v in condition.items())])
+    subject += f" of {_escape_latex(data)}" if data else ""
+    subject = ", ".join([subject, *(_escape_latex(f"{k} {v}") for k, v in condition.items())])
     cases = "; ".join(settings.get("cases") or ())
-    cases_text = f"Cases: {_escaped(cases)}. " if cases else ""
+    cases_text = f"Cases: {_escape_latex(cases)}. " if cases else ""
     label = "-".join(["cassi", data, *condition.values(), cases])
     lines = [
         r"% \usepackage{booktabs}",
         r"\begin{table}[t]",
         r"  \centering",
         rf"  \caption{{Means over {subject}. {cases_text}"
-        rf"PSNR and SSIM by the preset {_escaped(preset)}. "
+        rf"PSNR and SSIM by the preset {_escape_latex(preset)}. "
         r"The best is bold, the second underlined.}",
         rf"  \label{{tab:{re.sub('[^A-Za-z0-9]+', '-', label).strip('-')}}}",
     ]
-    for index, (head, *body) in enumerate(_split([["method", *titles], *rows], LATEX_WIDTH)):
+    for index, (head, *body) in enumerate(
+        _split_columns([["method", *titles], *rows], LATEX_WIDTH)
+    ):
         lines += [
             *([r"  \par\medskip"] if index else []),
             rf"  \begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
@@ -348,14 +354,12 @@ def latex(
 
 
 LATEX_WIDTH, MARKDOWN_WIDTH = 80, 150
-"""Most characters of a row. LaTeX's article class prints about 80 in a line, with the space between
-columns.
-"""
+"""Largest number of characters in a row. LaTeX's article class prints about 80, spaces included."""
 _MARKUP = re.compile(r"\\[a-z]+|[{}$]|\*\*|</?u>")  # characters that take no space in print
 
 
-def _split(rows: Sequence[Sequence[str]], width: int) -> list[list[list[str]]]:
-    """Split a table that is too wide into several, each with the first column."""
+def _split_columns(rows: Sequence[Sequence[str]], width: int) -> list[list[list[str]]]:
+    """Split a wide table into several, each of which begins with the first column."""
     # 3 characters are the space between two columns.
     first_width, *widths = (
         max(len(_MARKUP.sub("", row[column])) for row in rows) + 3 for column in range(len(rows[0]))
@@ -371,34 +375,34 @@ def _split(rows: Sequence[Sequence[str]], width: int) -> list[list[list[str]]]:
     return [[[row[0], *(row[column] for column in group)] for row in rows] for group in groups]
 
 
-def _markdown_split(rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(markdown(part) for part in _split(rows, MARKDOWN_WIDTH))
+def _format_split(rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(format_markdown(part) for part in _split_columns(rows, MARKDOWN_WIDTH))
 
 
-def conditions(settings: Mapping[str, Any]) -> dict[str, str]:
+def select_conditions(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings that the measurements of all rows share: camera, mask, noise, ….
 
     A setting that a case changes is left out.
 
-    >>> conditions({"noise": {"_target_": "cassi.WhiteNoise", "snr_db": 30}, "seed": 0})
+    >>> select_conditions({"noise": {"_target_": "cassi.WhiteNoise", "snr_db": 30}, "seed": 0})
     {'noise': 'WhiteNoise(snr_db=30)'}
     """
     cases = (settings.get("cases") or {}).values()
     case_keys = {key.partition(".")[0] for case in cases for key in case or ()}
     names = [n for n in ("system", "mask", "noise", "twin", "guide") if n not in case_keys]
-    return {name: _brief(settings[name]) for name in names if settings.get(name) is not None}
+    return {name: _summarise(settings[name]) for name in names if settings.get(name) is not None}
 
 
-def _brief(value: object) -> str:
-    """Return a setting in a few words: the class of a node, and its values."""
+def _summarise(value: object) -> str:
+    """Return a short text of a setting: the class of a node, and its values."""
     if not isinstance(value, Mapping):
         return str(value)
     kind = str(value.get("_target_", "")).rpartition(".")[2]
-    # A node without a class is a twin. Its defaults are a camera without defects, so they are left
-    # out: what stays are the defects.
+    # A node without a class is a twin. Its defaults stand for a camera without defects, so they are
+    # left out, and only the defects are listed.
     defaults = {} if kind else asdict(Twin())
     values = (
-        f"{key}={_brief(item)}"
+        f"{key}={_summarise(item)}"
         for key, item in value.items()
         if key != "_target_"
         and item is not None
@@ -407,24 +411,24 @@ def _brief(value: object) -> str:
     return f"{kind}({', '.join(values)})"
 
 
-def _escaped(text: str) -> str:
+def _escape_latex(text: str) -> str:
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     special |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-    # LaTeX reads a [ or * at the begin of a row as an option of the line break before it.
+    # LaTeX reads a [ or * at the start of a row as an option of the line break before it.
     special |= {"[": "{[}", "*": "{*}"}
     return "".join(special.get(c, f"\\{c}" if c in "#$%&_{}" else c) for c in printable(text))
 
 
-def _columns_with_values(rows: Collection[Values], preset: str) -> list[Column]:
+def _select_columns(rows: Collection[Values], preset: str) -> list[Column]:
     return [
         column
-        for column in _columns()
+        for column in _list_columns()
         if any(row.get(column.value.format(preset=preset)) is not None for row in rows)
     ]
 
 
-def _columns() -> list[Column]:
-    """Return every column; the user's own metrics stand before the residual."""
+def _list_columns() -> list[Column]:
+    """Return every column; metrics of the user stand before the residual."""
     user_columns = [
         Column(
             name,
@@ -439,34 +443,34 @@ def _columns() -> list[Column]:
     return [*_COLUMNS[:index], *user_columns, *_COLUMNS[index:]]
 
 
-def _title(column: Column) -> str:
+def _column_title(column: Column) -> str:
     return f"{column.heading} ({column.unit})" if column.unit else column.heading
 
 
-def _cell(values: Values, column: Column, preset: str) -> str:
+def _format_cell(values: Values, column: Column, preset: str) -> str:
     value = values.get(column.value.format(preset=preset))
-    return number(None if value is None else value / column.unit_size, column.digits)
+    return format_number(None if value is None else value / column.unit_size, column.digits)
 
 
-def number(value: float | None, digits: int) -> str:
+def format_number(value: float | None, digits: int) -> str:
     """Format a number; a dash where it is unknown."""
     return UNKNOWN if value is None else f"{value:.{digits}f}"
 
 
-# Characters that Markdown reads as markup. An underscore inside a word is none.
+# Characters that Markdown reads as markup. An underscore inside a word is no markup.
 _MARKDOWN_SPECIAL = re.compile(r"[\\`*<>\[\]|&~$]|(?<!\w)_|_(?!\w)")
 
 
-def plain_markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     r"""Return Markdown that shows a text as it is, in one line.
 
-    >>> plain_markdown("<b>_a|b_c*\n")
+    >>> escape_markdown("<b>_a|b_c*\n")
     '\\<b\\>\\_a\\|b_c\\*\\\\n'
     """
     return _MARKDOWN_SPECIAL.sub(r"\\\g<0>", printable(text))
 
 
-def markdown(rows: Sequence[Sequence[str]], names: int = 1) -> str:
+def format_markdown(rows: Sequence[Sequence[str]], names: int = 1) -> str:
     """Return a table in Markdown. The first row is the heading.
 
     The first `names` columns hold texts of users, whose special characters are escaped.
@@ -474,18 +478,18 @@ def markdown(rows: Sequence[Sequence[str]], names: int = 1) -> str:
     from tabulate import tabulate
 
     heading, *body_rows = rows
-    head = [plain_markdown(cell) for cell in heading]
-    body = [[*map(plain_markdown, row[:names]), *row[names:]] for row in body_rows]
+    head = [escape_markdown(cell) for cell in heading]
+    body = [[*map(escape_markdown, row[:names]), *row[names:]] for row in body_rows]
     align = ["left", *["right"] * (len(head) - 1)]
     return tabulate(body, head, "pipe", colalign=align, disable_numparse=True) + "\n"
 
 
-def _tree(
+def _group_by_method(
     records: Sequence[Record],
     means: Mapping[str, Values],
     values_of_record: Callable[[Record], Values],
 ) -> dict[str, dict[str, object]]:
-    """Return the values of every method, method → means and scenes → name → value."""
+    """Return the values by method: the means, and the values of each scene."""
     tree: dict[str, dict[str, object]] = {}
     for method, mean in means.items():
         rows = [record for record in records if record.method == method]
@@ -497,7 +501,7 @@ def _tree(
     return tree
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _average_values(values: Sequence[float | None]) -> float | None:
     """Return the mean, or None if a value is unknown."""
     numbers = [value for value in values if value is not None]
     if not numbers or len(numbers) < len(values):

@@ -1,4 +1,4 @@
-"""Align a mask: move it to its estimated place, where that predicts held-out pixels better."""
+"""Align a mask: move it to its estimated position if that lowers the held-out error."""
 
 from torch import Tensor
 
@@ -16,26 +16,26 @@ from cassi.systems.sd_cassi import SDCassi
 MIN_GAIN = 0.02
 """Relative fall of the held-out error that a change of the camera must bring.
 
-An interpolated mask shares light between pixels, which predicts better whatever the camera. In one
-right camera the held-out error so fell from 0.048 to 0.027, and the cube was 1.7 dB worse
-(docs/development/experiments/calibration.md)."""
+A moved mask is interpolated and shares light between pixels. This alone lowers the held-out error,
+even if the move is wrong. In one camera a shift along the dispersion lowered the error from 0.048
+to 0.027, but the cube was 1.7 dB worse (docs/development/experiments/calibration.md)."""
 
 
 def align(y: Tensor, system: System) -> Alignment | None:
     """Estimate the alignment of the mask of a camera from a measurement.
 
-    The mask is placed by the log evidence of a few windows. The alignment is taken if it differs
-    significantly from the nominal one, and if `cassi.methods.auto` then predicts held-out pixels
-    better. The bands stay where they are, and so does the scene. Errors of up to one pixel are
-    found; `calibrate_on` finds larger ones, and those of the dispersion.
+    The alignment is estimated by the log evidence of a few windows of the frame. It is used if it
+    differs significantly from the nominal one, and if it lowers the held-out error of
+    `cassi.methods.auto`. The bands and the scene stay where they are. The function corrects errors
+    of up to one pixel. `calibrate_on` corrects larger errors, and those of the dispersion.
 
     Args:
         y: measurement `(B, K, H', W')`.
-        system: the nominal camera, its pixels weighted or not.
+        system: the nominal camera, `Weighted` or not.
 
     Returns:
-        The alignment with the aligned camera; None where the mask stays. A mask can be moved in an
-        `SDCassi` with one mask for all bands and samples.
+        The alignment with the aligned camera; None if the mask stays. Only the mask of an `SDCassi`
+        with one mask for all bands and samples can be moved.
     """
     nominal = system.base_camera
     if not can_be_placed(nominal):
@@ -47,9 +47,10 @@ def align(y: Tensor, system: System) -> Alignment | None:
     except ValueError:
         # The frame is too dark or too small for an estimate.
         return None
-    # In broadband light a shift along the dispersion cannot be separated from other wavelengths of
-    # the bands. Moved along, a mask gained 1.3 and 2.6 dB in the mean of two generators and lost
-    # 2.4 dB at worst; moved across only, 0.8, 2.9 and 0.6 dB
+    # In broadband light a shift of the mask along the dispersion cannot be told from an error of
+    # the wavelengths. Random cameras of two generators were aligned. With shifts along the
+    # dispersion the mean gains were 1.3 and 2.6 dB, and the worst camera lost 2.4 dB. Without these
+    # shifts the mean gains were 0.8 and 2.9 dB, and the worst camera lost 0.6 dB
     # (docs/development/experiments/calibration.md).
     if values is not None and system.is_broadband:
         values = values | {"along": 0.0}
@@ -78,7 +79,7 @@ def align(y: Tensor, system: System) -> Alignment | None:
 def to_unit_scale(y: Tensor, system: System) -> Tensor:
     """Return y without bad pixels, divided by the power of two next to its largest value.
 
-    The squares of its values are finite then, and the digits stay.
+    The squares of the values are then finite. A division by a power of two changes no digit.
     """
     y = zero_bad_pixels(y, system)
     return y / unit_of(y).amax()

@@ -27,9 +27,9 @@ from cassi.solvers.statistics import unit_of
 from cassi.systems import DDCassi, SDCassi, System, TiltedCassi
 from cassi.systems.taps import sharp_taps
 
-# Held-out error over that of the nominal camera from which on a calibration in broadband light is
-# refused. The right mask may predict worse, for the dispersion stays as wrong as before: of 15
-# random cameras of two generators those with the right mask had a ratio of 1.4 at most.
+# A calibration in broadband light is refused if its held-out error is at least this many times that
+# of the nominal camera. A right mask alone may predict worse, because the dispersion stays wrong.
+# Of 15 random cameras of two generators, those with the right mask had a ratio of 1.4 at most.
 _MAX_ERROR_RATIO = 2.0
 
 
@@ -44,13 +44,13 @@ def calibrate_on(
     seed: int = 0,
     watch: Watch = watch_nothing,
 ) -> Calibration:
-    """Calibrate a camera on its own snapshots, for both commands and for `cassi.calibrate`.
+    """Calibrate a camera on its own snapshots. Both commands and `cassi.calibrate` use this.
 
-    In a sensor's frame, in broadband light, the place of the mask is identifiable. In sums of
+    In a sensor's frame, in broadband light, the position of the mask is identifiable. In sums of
     bands, as simulations make them, the dispersion is identifiable too. Both are estimated by the
-    log evidence of the frame. The calibrated camera is refused where it does not lower the held-out
-    error by 2 %; for a sensor's frame where it doubles the held-out error. Frames of known light
-    then refine the mask pixel by pixel.
+    log evidence of the frame. The calibrated camera is refused if it does not lower the held-out
+    error by 2 %. For a sensor's frame it is refused if it doubles the held-out error. Frames of
+    known light then refine the mask pixel by pixel.
 
     Args:
         y: snapshots `(B, 1, H', W')` of any scenes.
@@ -58,15 +58,16 @@ def calibrate_on(
         solver: predicts the held-out pixels; None: `cassi.methods.auto`.
         light_frames: frames of even scenes in known light; none for a `DDCassi`.
         wavelengths: nm, one per band.
-        radius: of the search for shifts in sums of bands, pixels.
-        seed: of random numbers of the solver, and of the choice of the held-out pixels.
-        watch: is called with the name of each stage when it begins.
+        radius: radius of the search for shifts in sums of bands, pixels, 0 to 20.
+        seed: seed of the solver's random numbers, and of the choice of the held-out pixels.
+        watch: function that is called with the name of each stage when the stage begins.
 
     Returns:
-        The calibration; its camera has all pixels, bad ones too.
+        The calibration. Its camera is not weighted: bad pixels count as good ones.
 
     Raises:
-        ValueError: radius, camera or frames are not as above.
+        ValueError: the radius is out of range, the camera is of another class, or the frames do not
+            fit the camera.
     """
     if not 0 <= radius <= 20:
         raise ValueError(f"radius: expected 0 to 20 pixels, got {radius}")
@@ -79,21 +80,21 @@ def calibrate_on(
         return _calibrate_dual(task, nominal, light_frames, radius)
     assert isinstance(nominal, SDCassi)
     _check_frames(light_frames, nominal)
-    all_light = system.is_broadband
-    if all_light and not any(frame.points for frame in light_frames) and can_be_placed(nominal):
+    is_broadband = system.is_broadband
+    if is_broadband and not any(frame.points for frame in light_frames) and can_be_placed(nominal):
         calibration = _place_in_broadband(task, nominal)
-        # The dispersion is identifiable only in light with one line per band.
-        all_light = not calibration.told
+        # `told`: the dispersion was identifiable, so the light has one line per band.
+        is_broadband = not calibration.told
     else:
         calibration = _place_mask_and_bands(task, nominal, light_frames, radius)
     calibration = _refine_by_known_light(calibration, nominal, light_frames)
-    calibration.system.is_broadband = all_light
+    calibration.system.is_broadband = is_broadband
     return calibration
 
 
 @dataclass(frozen=True)
 class _CalibrationTask:
-    """What the steps of a calibration share: snapshots of one scale, nominal camera and solver."""
+    """Data that the steps of a calibration share; y is scaled by `to_unit_scale`."""
 
     y: Tensor
     system: System
@@ -107,11 +108,11 @@ class _CalibrationTask:
         good_pixels = self.system.good_pixels
         return None if good_pixels is None else good_pixels.expand_as(self.y)
 
-    def heldout_error(self, camera: System) -> float:
+    def measure_heldout_error(self, camera: System) -> float:
         """Return the held-out error of a camera."""
         return heldout_error(self.y, self.system, camera, self.solver)
 
-    def best_calibration(
+    def choose_calibration(
         self,
         nominal: SDCassi | DDCassi,
         base: SDCassi,
@@ -119,17 +120,17 @@ class _CalibrationTask:
     ) -> Calibration:
         """Return the candidate with the lowest held-out error, or the nominal camera.
 
-        A later candidate must be better than an earlier one by `MIN_GAIN`, and the best one better
-        than the nominal camera.
+        A later candidate must be better than an earlier one by `MIN_GAIN`, and the best candidate
+        must be better than the nominal camera by as much.
 
         Args:
             nominal: the nominal camera.
             base: the camera whose mask and bands the placements displace.
             candidates: placements and the cameras that follow from them.
         """
-        nominal_error = self.heldout_error(nominal)
+        nominal_error = self.measure_heldout_error(nominal)
         errors = [
-            nominal_error if camera is nominal else self.heldout_error(camera)
+            nominal_error if camera is nominal else self.measure_heldout_error(camera)
             for _, camera in candidates
         ]
         best = 0
@@ -176,8 +177,8 @@ def _calibrate_dual(
             "calibrate: expected no frame of known light for a DDCassi; leave white out"
         )
     task.watch("mask and dispersion")
-    candidate = place_dual(task.y, nominal, task.good_pixels, task.heldout_error, radius)
-    return task.best_calibration(nominal, equivalent_single_disperser(nominal), [candidate])
+    candidate = place_dual(task.y, nominal, task.good_pixels, task.measure_heldout_error, radius)
+    return task.choose_calibration(nominal, equivalent_single_disperser(nominal), [candidate])
 
 
 def _check_frames(light_frames: Sequence[Frame], nominal: SDCassi) -> None:
@@ -203,12 +204,12 @@ def _place_mask_and_bands(
     alignment = None
     if can_be_placed(nominal):
         alignment = find_misalignment(task.y, nominal, task.system.good_pixels)
-    # Where bands move too, the evidence has many maxima. The alignment, which moves the mask alone,
+    # If bands move too, the evidence has many maxima. So the alignment, which moves the mask alone,
     # is one more candidate.
     if alignment is not None:
         places.append(replace(places[0], significant=alignment))
     candidates = [(place, displaced_camera(nominal, place.significant)) for place in places]
-    return task.best_calibration(nominal, nominal, candidates)
+    return task.choose_calibration(nominal, nominal, candidates)
 
 
 def _place_frames(
@@ -232,11 +233,11 @@ def _place_frames(
 def _place_in_broadband(task: _CalibrationTask, nominal: SDCassi) -> Calibration:
     """Place mask and bands by frames in broadband light.
 
-    A frame in this light is an integral along the dispersion. The place of the mask and the light
-    at each offset are identifiable, but not the wavelength at an offset. Where the light ends
-    abruptly, the outermost bands are moved to end there, if held-out pixels are then predicted
-    better. A frame may be more probable with one line of light per band. Then the offset of each
-    band is identifiable, and is taken if held-out pixels are predicted better.
+    A frame in this light is an integral along the dispersion. The position of the mask and the
+    light at each offset are identifiable, but not the wavelength at an offset. If the light ends
+    abruptly, the outermost bands are moved to end there, provided that this lowers the held-out
+    error. A frame may be more probable with one line of light per band. Then the offset of each
+    band is identifiable, and the estimated offsets are used if they lower the held-out error.
     """
     task.watch("mask and light")
     place = find_light(task.y, nominal, task.system.good_pixels, task.wavelengths)
@@ -244,17 +245,18 @@ def _place_in_broadband(task: _CalibrationTask, nominal: SDCassi) -> Calibration
     if any(value for key, value in values.items() if key not in LIGHT_PARAMETERS):
         mask = moved_mask(nominal, values)
     task.watch("pixels held out")
-    nominal_error = task.heldout_error(nominal)
+    nominal_error = task.measure_heldout_error(nominal)
     camera = camera_with_mask = placed_camera(nominal, mask, list(nominal.offsets))
-    error = task.heldout_error(camera_with_mask)
-    names = estimate_offsets(place.offsets, place.light, nominal.offsets)
-    if names.visible_ends:
-        camera_with_bands = placed_camera(nominal, mask, list(names.offsets))
-        if (error_with_bands := task.heldout_error(camera_with_bands)) < error:
+    error = task.measure_heldout_error(camera_with_mask)
+    band_offsets = estimate_offsets(place.offsets, place.light, nominal.offsets)
+    if band_offsets.visible_ends:
+        camera_with_bands = placed_camera(nominal, mask, list(band_offsets.offsets))
+        if (error_with_bands := task.measure_heldout_error(camera_with_bands)) < error:
             camera, error = camera_with_bands, error_with_bands
-    estimates = describe(nominal, values, place, None if camera is camera_with_mask else names)
+    used_offsets = None if camera is camera_with_mask else band_offsets
+    estimates = describe(nominal, values, place, used_offsets)
     calibration = Calibration(
-        camera, estimates, values, nominal_error, error, place, False, names=names
+        camera, estimates, values, nominal_error, error, place, False, names=band_offsets
     )
     task.watch("lines")
     calibration = _try_lines(task, nominal, calibration)
@@ -266,18 +268,18 @@ def _place_in_broadband(task: _CalibrationTask, nominal: SDCassi) -> Calibration
 
 
 def _try_lines(task: _CalibrationTask, nominal: SDCassi, calibration: Calibration) -> Calibration:
-    """Return the calibration with one line of light per band, if it is the better one."""
+    """Return a calibration with one line of light per band if it is better, else the given one."""
     place = find_lines(
         task.y, nominal, calibration.place, task.system.good_pixels, task.wavelengths
     )
     if place is None:
         return calibration
-    # An interpolated mask costs contrast, so it is moved by significant values only. To move a band
-    # costs nothing, so bands get their likeliest offsets.
+    # Interpolation lowers the contrast of the mask, so the mask is moved by significant values
+    # only. Moving a band has no such cost, so bands get their likeliest offsets.
     values = place.significant | {key: place.values[key] for key in ("step", "curve")}
     values |= {"along": 0.0, "bands": place.values["along"], "tilt": 0.0}
     camera = displaced_camera(nominal, values)
-    error = task.heldout_error(camera)
+    error = task.measure_heldout_error(camera)
     if error > (1 - MIN_GAIN) * min(calibration.before, calibration.after):
         return calibration
     return Calibration(

@@ -30,21 +30,21 @@ def find_camera(
 ) -> Snapshot:
     """Return a snapshot with the camera that reconstructs it.
 
-    First the mask is aligned, or the camera calibrated. Then a guide is added, or a spectral grid
-    is chosen for the frame. Last a white frame is fitted through that camera.
+    First the mask is aligned, or the camera is calibrated. Then a guide is added, or a spectral
+    grid is chosen for the frame. Last a white frame is fitted with the resulting camera.
 
     Args:
         snapshot: a measurement with its nominal camera.
-        calibrate: `aligned`, `calibrated`, or a function like them; None leaves the mask.
+        calibrate: `aligned`, `calibrated`, or a function like them; None leaves the camera.
         guide: returns the snapshot with a guide added to its camera; None: no guide.
     """
     snapshot = snapshot if calibrate is None else calibrate(snapshot)
     snapshot = on_grid(snapshot) if guide is None else guide(snapshot)
-    return by_white_frame(snapshot)
+    return apply_white_frame(snapshot)
 
 
 def aligned(snapshot: Snapshot) -> Snapshot:
-    """Return a snapshot with its mask aligned, where its frame shows a misalignment."""
+    """Return a snapshot with its mask aligned, if its frame shows a misalignment."""
     alignment = align(snapshot.y, snapshot.camera.system)
     if alignment is None:
         return snapshot
@@ -85,8 +85,8 @@ def on_grid(snapshot: Snapshot) -> Snapshot:
     return snapshot.with_camera(grid=find_grid(snapshot.y, snapshot.camera.system))
 
 
-def by_white_frame(snapshot: Snapshot) -> Snapshot:
-    """Return a snapshot corrected by its white frame, with the response; the same without one."""
+def apply_white_frame(snapshot: Snapshot) -> Snapshot:
+    """Return a snapshot corrected by its white frame; the same snapshot if there is none."""
     camera = snapshot.camera
     if camera.unit is None:
         return snapshot

@@ -27,17 +27,21 @@ class Card(Protocol):
 
 
 class Recipe(Protocol):
-    """A factory of reconstructors, given a number of bands."""
+    """A factory of reconstructors for any number of bands."""
 
     @property
     def may_change(self) -> bool:
-        """Whether another method may replace it, where that suits the camera better."""
+        """Whether another method may replace the reconstructor if it suits the camera better."""
 
     def grid(self, grid: SpectralGrid | None) -> SpectralGrid | None:
-        """Return the spectral grid to use, given that of the frame; None: the camera's bands."""
+        """Return the spectral grid to use; None: the camera's bands.
+
+        Args:
+            grid: the grid that was chosen for the frame; None where it has none.
+        """
 
     def make(self, bands: int) -> tuple[Reconstructor, Card | None]:
-        """Return the reconstructor for C bands, and the card of its network, if it is one."""
+        """Return the reconstructor for C bands, and the card of its network, if it has one."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class FixedMethod:
     def grid(self, grid: SpectralGrid | None) -> SpectralGrid | None:
         """Return the grid for a solver; None for a network or a function of the user's.
 
-        These may work with the bands of the camera only.
+        A network or such a function may work with the bands of the camera only.
         """
         return grid if isinstance(self.method, Solver | ReconstructorWrapper) else None
 
@@ -91,8 +95,8 @@ def fit(snapshot: Snapshot, recipe: Recipe) -> tuple[Snapshot, Reconstructor]:
         fitted_method = for_frames(method)
     if fitted_method is not method:
         snapshot = snapshot.with_camera(
-            "method: method=video in place of auto, as each band has its own mask and none is "
-            "moved, as for the frames of a video; else set wavelengths="
+            "method: method=video in place of auto: each band has its own mask and no band is "
+            "moved, as for the frames of a video; if they are bands, set wavelengths="
         )
     if grid is not None:
         return snapshot.with_camera(describe(grid)), AlongDispersion(fitted_method, grid)
@@ -113,6 +117,7 @@ def describe(grid: SpectralGrid) -> str:
     """Return a note on the bands on which a cube is computed."""
     margin = abs(grid.offsets[0] - grid.band_offsets[0])
     return (
-        f"dispersion: {len(grid.offsets)} bands of {grid.pitch:.3g} pixels, to {margin:.2g} beyond "
-        f"the outermost, read at {len(grid.band_offsets)}; light=lines for one line per band"
+        f"dispersion: computed on {len(grid.offsets)} bands of {grid.pitch:.3g} pixels, up to "
+        f"{margin:.2g} pixels beyond the outermost bands, read at {len(grid.band_offsets)} bands; "
+        "light=lines for one line per band"
     )

@@ -27,13 +27,13 @@ from cassi.solvers.statistics import relative_noise
 from cassi.systems.dispersion import is_even, offsets_of
 from cassi.uncertainty.estimate import MAX_DARK_SHARE, dark_share, estimate
 
-# A mask in its mount drifts by less than this, pixels. An alignment by more says that the mask's
-# file is that of another place, which is worth a warning though the mask was moved.
+# A mask in its mount drifts by less than this, pixels. A larger alignment gives a warning: the mask
+# was moved, but its file probably belongs to another position or another mask.
 _MAX_DRIFT_PIXELS = 1.5
-# Error of a wavelength, two standard errors, from which on it is warned of, nm: half of the width
-# of a filter, with which the error could be removed.
+# A warning is given if two standard errors of a wavelength are at least this, nm. The limit is half
+# the width of a band-pass filter; a frame through such a filter would remove the error.
 _MAX_WAVELENGTH_ERROR_NM = 5.0
-FRAMES_REASON = "each band has its own mask and none is moved, as for the frames of a video"
+_FRAMES_REASON = "each band has its own mask and no band is moved, as for the frames of a video"
 
 
 def judge(
@@ -43,8 +43,9 @@ def judge(
 
     Args:
         result: a reconstruction.
-        seed: of the choice of held-out pixels, and of what the method draws.
-        heldout: share of the pixels to predict in one more reconstruction; None: no held-out error.
+        seed: seed of the choice of held-out pixels, and of the method's random numbers.
+        heldout: fraction of the pixels that one more reconstruction predicts; None: no held-out
+            error.
         uncertainty: whether to estimate error bars.
     """
     result = replace(result, findings=check(result))
@@ -67,14 +68,14 @@ def assess(result: Result, seed: int = 0) -> Result:
         x,
         statistics=result.statistics,
         seed=seed,
-        # In a sensor's frame bands are as wide as their distance, not points as in the camera.
+        # In a sensor's frame bands are as wide as their distance. The camera's bands are points.
         wide=snapshot.is_raw,
         along=result.solution.along,
     )
     if camera.wavelengths_error is not None and camera.wavelengths is not None:
         error_bars = error_bars.with_names(x, camera.wavelengths, camera.wavelengths_error)
-    doubts = (*error_bars.warnings, *_dark_warnings(snapshot))
-    warnings = tuple(Finding("uncertainty", message) for message in doubts)
+    messages = (*error_bars.warnings, *_warn_of_dark_parts(snapshot))
+    warnings = tuple(Finding("uncertainty", message) for message in messages)
     seconds = time.perf_counter() - start
     return replace(
         result,
@@ -96,8 +97,8 @@ def check_snapshot(
     Args:
         snapshot: a measurement and its camera.
         x: the cube `(1, C, H, W)`; of a large one every few pixels are enough.
-        method: that made the cube.
-        response: of the camera. With it spectra are judged as reflectances.
+        method: the method that made the cube.
+        response: response of the camera. If it is given, spectra are judged as reflectances.
     """
     start, camera = time.perf_counter(), snapshot.camera
     y, system = snapshot.y, camera.system
@@ -110,25 +111,25 @@ def check_snapshot(
         findings += check_spectra(x, system.base_camera, camera.wavelengths, white)
     findings = findings if camera.calibration is None else without_calibration_advice(findings)
     if not shows_another_mask(findings):
-        findings += _check_move(snapshot)
-    findings += check_names(snapshot)
+        findings += _check_alignment(snapshot)
+    findings += check_wavelengths(snapshot)
     findings += _check_frames(snapshot, method)
     findings += _check_training(snapshot, method)
     return findings + CameraCheck(numbers={"seconds": time.perf_counter() - start})
 
 
-def _dark_warnings(snapshot: Snapshot) -> list[str]:
-    """Return a warning where dark parts make error bars too small: stray light is not modelled."""
+def _warn_of_dark_parts(snapshot: Snapshot) -> list[str]:
+    """Warn of dark parts. Error bars are too small there, because stray light is not modelled."""
     share = dark_share(snapshot.y, snapshot.camera.system) if snapshot.is_raw else 0.0
     message = (
         f"{share:.0%} of the frame has less than a twentieth of its mean light. Stray light of 1 % "
-        "is much there, and error bars do not include it: in the dark they are too small"
+        "matters there. Error bars do not include it, so they are too small in the dark"
     )
     return [message] if share > MAX_DARK_SHARE else []
 
 
-def _check_move(snapshot: Snapshot) -> CameraCheck:
-    """Warn of an alignment by more than a mask drifts."""
+def _check_alignment(snapshot: Snapshot) -> CameraCheck:
+    """Warn of an alignment that is larger than the drift of a mask."""
     alignment = snapshot.camera.alignment
     if alignment is None or math.hypot(alignment.down, alignment.right) < _MAX_DRIFT_PIXELS:
         return CameraCheck()
@@ -140,10 +141,11 @@ def _check_move(snapshot: Snapshot) -> CameraCheck:
     return CameraCheck((Finding("shift", message),))
 
 
-def check_names(snapshot: Snapshot) -> CameraCheck:
-    """Warn of a sensor's frame whose bands have even offsets because nobody gave others.
+def check_wavelengths(snapshot: Snapshot) -> CameraCheck:
+    """Warn if the wavelengths of a sensor's frame are uncertain, and the offsets are even.
 
-    In broadband light the offsets of the bands are not identifiable.
+    In broadband light the offsets of the bands are not identifiable. Even offsets are those that
+    are assumed if the user gives none.
     """
     camera = snapshot.camera
     offsets = offsets_of(camera.system.base_camera)
@@ -154,9 +156,9 @@ def check_names(snapshot: Snapshot) -> CameraCheck:
     step = (offsets[-1] - offsets[0]) / max(len(offsets) - 1, 1)
     middle = round(wavelengths[len(wavelengths) // 2], -1)
     message = (
-        "nobody gave the places of the bands, and this light does not show them: even distances "
-        f"are assumed. Behind a prism names are up to {error:.0f} nm off; the cube "
-        "along the dispersion is not. Take a frame of the mask through a filter of a middle "
+        "the offsets of the bands were not given, and this light does not show them: even "
+        f"distances are assumed. Behind a prism the wavelengths are up to {error:.0f} nm off; the "
+        "cube along the dispersion is right. Take a frame of the mask through a filter of a middle "
         "wavelength: cassi-calibrate with this camera and measurement, and "
         f"'monochromatic=[{{file: FILE, wavelength: {middle:g}}}]'. Behind a grating distances are "
         f"even: give 'system.offsets={{_target_: cassi.systems.Linear, step: {step:g}}}'"
@@ -165,13 +167,13 @@ def check_names(snapshot: Snapshot) -> CameraCheck:
 
 
 def _check_frames(snapshot: Snapshot, method: Reconstructor) -> CameraCheck:
-    """Warn of a method with a spectral prior where the bands seem to be frames of a video."""
-    components = isinstance(method, Solver) and isinstance(method.prior, Subspace)
-    spectral = components or method.network is not None
-    if not (snapshot.camera.shows_frames and spectral):
+    """Warn of a method with a spectral prior if the bands seem to be frames of a video."""
+    has_subspace = isinstance(method, Solver) and isinstance(method.prior, Subspace)
+    is_spectral = has_subspace or method.network is not None
+    if not (snapshot.camera.shows_frames and is_spectral):
         return CameraCheck()
     message = (
-        f"set method=video, or wavelengths= where the bands are bands: {FRAMES_REASON}, and this "
+        f"set method=video, or wavelengths= for spectral bands: {_FRAMES_REASON}, and this "
         "method is made for spectra"
     )
     return CameraCheck((Finding("frames", message),))
@@ -179,7 +181,7 @@ def _check_frames(snapshot: Snapshot, method: Reconstructor) -> CameraCheck:
 
 @torch.no_grad()
 def _check_training(snapshot: Snapshot, method: Reconstructor) -> CameraCheck:
-    """Warn of a camera unlike those that a network was trained with."""
+    """Warn if the camera differs from the cameras that a network was trained with."""
     system, card = snapshot.camera.system, getattr(method.network, "shipped", None)
     if card is None or card.doubts is None:
         return CameraCheck()
@@ -187,7 +189,7 @@ def _check_training(snapshot: Snapshot, method: Reconstructor) -> CameraCheck:
     if not doubts:
         return CameraCheck()
     message = (
-        f"the network has not seen cameras like this one: {', '.join(doubts)}; compare with "
-        "model=null solver=auto, by heldout=0.05"
+        f"the network was not trained with cameras like this one: {', '.join(doubts)}; compare "
+        "with model=null solver=auto, by heldout=0.05"
     )
     return CameraCheck((Finding("weights", message),))

@@ -21,7 +21,7 @@ def reconstruct(
     Args:
         snapshot: what `cassi.pipeline.find.find_camera` returns.
         method: what `cassi.pipeline.fit.fit` returns.
-        seed: of random numbers of the method.
+        seed: seed of the method's random numbers.
         options: see `cassi.solvers.Reconstructor.run`.
 
     Raises:
@@ -37,20 +37,21 @@ def reconstruct(
 
 
 def add_response(result: Result) -> Result:
-    """Return a result with the response of its camera, if that has one."""
+    """Return a result with the response of its camera; the same result if there is none."""
     unit = result.snapshot.camera.unit
     return result if unit is None else replace(result, response=unit.response(result.solution.x))
 
 
 def in_unit(result: Result) -> Result:
-    """Return a result with cube and error bars in the unit of the settings, over the response.
+    """Return a result with cube and error bars in the unit of the settings.
 
-    The solution stays in the unit of the camera, in which it is compared with its measurement.
+    The solution stays in the unit of the camera, so that it can be compared with the measurement.
     """
     camera, response = result.snapshot.camera, result.response
     if camera.unit is None or camera.unit.name is None or response is None:
         return result
-    wavelengths = camera.wavelengths or camera.unit.wavelengths  # a network may know them
+    # The camera has the wavelengths of a network if no others were given.
+    wavelengths = camera.wavelengths or camera.unit.wavelengths
     unit = replace(camera.unit, wavelengths=wavelengths)
     x, uncertainty = result.solution.x, result.uncertainty
     if uncertainty is not None:

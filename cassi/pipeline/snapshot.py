@@ -33,14 +33,14 @@ class CalibrationRun:
 
 @dataclass(frozen=True)
 class Camera:
-    """A camera with which a snapshot is reconstructed, and how it was found.
+    """The camera with which a snapshot is reconstructed, and how it was estimated.
 
     Attributes:
         system: the operator A, on the device of the snapshot.
         wavelengths: nm, one per band; None where they are unknown.
         wavelengths_error: standard errors of the wavelengths, nm; None where they are unknown.
         grid: spectral grid on which the cube is computed; None: the bands of the camera.
-        unit: unit of the cube in the results; None: that of the camera.
+        unit: unit of the cube in the results; None: the unit of the camera.
         alignment: the alignment of the mask, if it was moved.
         calibration: the calibration, if the camera was calibrated on the measurement.
         guide: position of the guide, and its effect on the held-out error.
@@ -57,7 +57,7 @@ class Camera:
 
     @property
     def shows_frames(self) -> bool:
-        """Whether its bands may be frames of a video: they have masks of their own and no names."""
+        """Whether the bands may be frames of a video: each has its own mask, and no wavelength."""
         return self.wavelengths is None and self.system.base_camera.codes_frames
 
 
@@ -69,10 +69,10 @@ class Snapshot:
         y: measurement `(1, K, H', W')`, in the unit of the camera.
         camera: the camera that took it.
         truth: the true cube `(1, C, H, W)`, on the CPU; None where it is unknown.
-        level: brightness of truth and cube that scores take for 1.
+        level: brightness of truth and cube that counts as 1 in scores.
         corrections: corrections of the raw frame, by step; None where it was simulated without
             noise.
-        notes: one line each on how a file was understood and what was found.
+        notes: lines for the user: how a file was read, and what was estimated.
     """
 
     y: Tensor
@@ -94,7 +94,7 @@ class Snapshot:
         return None if good_pixels is None else good_pixels.expand_as(self.y)
 
     def with_camera(self, note: str = "", **changes: Any) -> Snapshot:
-        """Return the snapshot with other values of its camera, and a note on that."""
+        """Return the snapshot with changed attributes of its camera, and with one more note."""
         notes = (*self.notes, note) if note else self.notes
         return replace(self, camera=replace(self.camera, **changes), notes=notes)
 
@@ -117,7 +117,7 @@ class Result:
         heldout: the held-out error, if asked for.
         uncertainty: the error of every value, if asked for, in the unit of the camera.
         response: the response of the camera; None where it is unknown.
-        scene: the cube in the unit of the settings; None: it is that of the camera.
+        scene: the cube in the unit of the settings; None if this is the unit of the camera.
         scene_uncertainty: the error of every value of `scene`.
         rows: one record per iteration.
         batch: number of snapshots that were reconstructed together.

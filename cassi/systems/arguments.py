@@ -21,14 +21,18 @@ _SHAPES = {"x": "(B, C, H, W)", "y": "(B, K, H', W')"}
 
 @runtime_checkable
 class _HasMeasurementShape(Protocol):
-    """The attributes of `cassi.systems.System` that checks read. Its module imports this one."""
+    """The attributes of `System` that checks read. The module of `System` imports this module."""
 
     base_camera: nn.Module
     measurement_shape: tuple[int, int, int]
 
 
 def as_real(name: str, value: Array) -> Tensor:
-    """Return a tensor, or anything that NumPy makes an array of, as a tensor of real numbers."""
+    """Convert a tensor, or what NumPy makes an array of, to a tensor of real numbers.
+
+    Raises:
+        TypeError: the values are no real numbers.
+    """
     if not isinstance(value, Tensor):
         array = np.asarray(value)
         if array.dtype.kind not in "fiub":
@@ -47,6 +51,10 @@ def as_measurement(y: Array, system: object) -> Tensor:
 
     Arrays are moved to the camera's device; tensors stay on theirs. `(H', W')` and `(K, H', W')`
     are one sample. The shape is checked only if the camera is a `cassi.systems.System`.
+
+    Raises:
+        TypeError: the values are no real numbers.
+        ValueError: the shape is not that of the camera's measurements.
     """
     original, y = y, as_real("y", y)
     if not isinstance(system, _HasMeasurementShape):
@@ -62,7 +70,7 @@ def as_measurement(y: Array, system: object) -> Tensor:
             f"y: expected (B, K, H', W') = (B, {', '.join(map(str, shape))}) as of "
             f"{system.base_camera}, got shape {tuple(y.shape)}{hint}"
         )
-    reference = _values_of(system.base_camera, y)
+    reference = _find_reference(system.base_camera, y)
     return y.to(reference.dtype) if isinstance(original, Tensor) else y.to(reference)
 
 
@@ -70,16 +78,19 @@ def as_cube(x: Array, system: object) -> Tensor:
     """Return a cube as a tensor; `(C, H, W)` is one sample.
 
     An array gets the camera's precision and device.
+
+    Raises:
+        TypeError: the values are no real numbers.
     """
     original, x = x, as_real("x", x)
     x = x[None] if x.ndim == 3 else x
     camera = system.base_camera if isinstance(system, _HasMeasurementShape) else system
     if isinstance(original, Tensor) or not isinstance(camera, nn.Module):
         return x
-    return x.to(_values_of(camera, x))
+    return x.to(_find_reference(camera, x))
 
 
-def _values_of(camera: nn.Module, fallback: Tensor) -> Tensor:
+def _find_reference(camera: nn.Module, fallback: Tensor) -> Tensor:
     """Return the first floating-point tensor of a camera, or another tensor if it has none."""
     tensors = (*camera.parameters(), *camera.buffers(), fallback)
     return next(tensor for tensor in tensors if tensor.is_floating_point() or tensor is fallback)
@@ -88,8 +99,12 @@ def _values_of(camera: nn.Module, fallback: Tensor) -> Tensor:
 def as_mask(mask: Array) -> Tensor:  # ([B,] K, 1|C, H, W)
     """Copy a mask of any accepted kind into `([B,] K, 1|C, H, W)`, floating.
 
-    Gradients reach a tensor through the copy. A parameter is copied without them, because the
+    A tensor gets gradients through the copy. A parameter is copied without gradients, because the
     camera registers a parameter of its own.
+
+    Raises:
+        TypeError: the values are no real numbers.
+        ValueError: the shape does not fit, or a value is not finite.
     """
     mask = as_real("mask", mask)
     if not mask.is_floating_point():
@@ -136,7 +151,12 @@ def spaced_offsets(bands: int, step: float) -> tuple[float, ...]:
 
 
 def as_shifts(offsets: Sequence[float] | Tensor, bands: int) -> Tensor:  # (C,)
-    """Copy one offset per band into `(C,)`, float64."""
+    """Copy one offset per band into `(C,)`, float64.
+
+    Raises:
+        TypeError: the offsets are no numbers.
+        ValueError: there is not one finite offset per band, or a tensor needs a gradient.
+    """
     if not isinstance(offsets, nn.Parameter):
         refuse_gradient("offsets", offsets, "give an nn.Parameter")
     try:
@@ -152,15 +172,15 @@ def as_shifts(offsets: Sequence[float] | Tensor, bands: int) -> Tensor:  # (C,)
     return shifts
 
 
-def detector_pixels(shifts: Tensor, width: int, detector: int | None) -> int:
+def count_detector_pixels(shifts: Tensor, width: int, detector: int | None) -> int:
     """Return the detector's pixels along the dispersion: `detector`, or as many as bands need."""
     if detector is not None:
         return whole_number("detector", detector, 1)
     smallest = shifts.min().item()
     if smallest < 0:
         raise ValueError(
-            f"offsets: expected at least 0, got {smallest:g}; or give detector=, the number of its "
-            "pixels along the axis: offsets then count from its first pixel"
+            f"offsets: expected at least 0, got {smallest:g}; or give detector=, the number of "
+            "detector pixels along the axis: offsets then count from the first of them"
         )
     return ops.detector_columns(shifts.tolist(), width)
 
@@ -174,7 +194,7 @@ def refuse_shape(name: str, value: Tensor, shape: tuple[int, int, int]) -> NoRet
 
 
 def refuse_gradient(name: str, value: object, advice: str) -> None:
-    """Raise ValueError where a tensor asks for a gradient that this argument cannot have."""
+    """Raise ValueError if a tensor needs a gradient, which this argument cannot have."""
     if isinstance(value, Tensor) and is_recorded() and is_tracked(value):
         raise ValueError(f"{name}: expected a tensor without gradient, got one with; {advice}")
 
@@ -191,7 +211,7 @@ def check_axis(axis: int) -> None:
         raise ValueError(f"axis: expected -1 (columns) or -2 (rows), got {axis!r}")
 
 
-def even_step(shifts: Tensor) -> int | None:
+def find_even_step(shifts: Tensor) -> int | None:
     """Return the whole step that gives these offsets; None if there is none."""
     values = shifts.tolist()
     step = int(values[1] - values[0]) if len(values) > 1 else 0

@@ -2,9 +2,9 @@
 
 import math
 
-# Where the detector ends less than this far from the end of the bands, the camera is taken to be
-# right, and the first advice is to set the detector's length. Farther off, another number of bands
-# or another step is likelier, and comes first.
+# If the detector ends less than this far from the end of the bands, bands and step are assumed to
+# be right, and the first advice is to set the detector's length. If it ends farther away, another
+# number of bands or another step is likelier, and the list of these comes first.
 _MAX_END_ERROR_PIXELS = 3
 
 
@@ -36,7 +36,7 @@ def infer_bands(
         mask_length: pixels of the mask along the dispersion.
         detector_length: pixels of the measurement along the dispersion.
         step: pixels per band, whole or not.
-        bands: the expected number, to check; None accepts what fits.
+        bands: the expected number, which is checked; None accepts any number that fits.
 
     Raises:
         ValueError: no number of bands fits this step, or `bands` does not; the message lists what
@@ -51,7 +51,7 @@ def infer_bands(
     fits = fitting_dispersions(mask_length, detector_length)
     fitting_bands = {float(size): count for count, size in fits}.get(abs(step))
     if not float(step).is_integer():
-        fitting_bands = _fractional_fit(span, step, bands)
+        fitting_bands = _fit_fractional_step(span, step, bands)
     if step == 0 and span == 0:
         if bands is None:
             raise ValueError(
@@ -72,7 +72,7 @@ def infer_bands(
         nearest_fits = sorted(fits, key=lambda fit: abs(fit[1] - abs(step)))
         options = ", ".join(f"{count} bands x step {size}" for count, size in nearest_fits[:4])
         hint = f"what would fit: {options} (either sign)"
-        hint = _with_detector(hint, detector_length, span, step, bands)
+        hint = _add_detector_advice(hint, detector_length, span, step, bands)
         if bands is not None and bands > 1 and span % (bands - 1) and hint.startswith("what"):
             # No whole step gives this number of bands, but a fractional one does: the last band
             # may end anywhere in the last pixel. Steps are rounded inwards to a thousandth.
@@ -86,8 +86,10 @@ def infer_bands(
     )
 
 
-def _with_detector(hint: str, detector: int, span: int, step: float, bands: int | None) -> str:
-    """Add the advice to set the detector's length: first where that is likelier, else last."""
+def _add_detector_advice(
+    hint: str, detector: int, span: int, step: float, bands: int | None
+) -> str:
+    """Add the advice to set the detector's length: before the hint if that is likelier."""
     count = bands or (math.floor(span / abs(step) + 1e-9) + 1 if step else 1)
     if step == 0 or count == 1:
         return hint
@@ -111,7 +113,7 @@ def say_end(overhang: float) -> str:
     )
 
 
-def _fractional_fit(span: int, step: float, bands: int | None) -> int | None:
+def _fit_fractional_step(span: int, step: float, bands: int | None) -> int | None:
     """Return how many bands a fractional step spreads over `span` pixels; None if none fits."""
     # ⌈(bands − 1)·|step|⌉ = span, solved for the bands. `Dispersion.offsets` rounds to 1e-9 pixels,
     # so the same margin keeps a product like 53.99999999 from losing a band.

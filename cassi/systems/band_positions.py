@@ -7,7 +7,9 @@ from cassi.systems.base import System
 from cassi.systems.coded import CodedSystem
 
 MAX_PIXELS_BESIDE = 2.0
-"""Pixels of a band beside the detector that need no message: a calibration may give as many."""
+"""A band may fall this many pixels beside the detector without a message.
+
+The bands of a calibrated camera may do so."""
 SIDES = {-1: "columns", -2: "rows"}
 
 
@@ -18,9 +20,9 @@ class BandPosition:
     Attributes:
         offset: distance of its first pixel from the detector's first pixel, pixels.
         first: first detector pixel that its light falls on, from 0.
-        last: last detector pixel that its light falls on; below `first` where none does.
-        pixels_beside: pixels of the band that fall beside the detector, whole or not.
-        lost_fraction: share of the band that falls beside the detector, 0 to 1.
+        last: last detector pixel that its light falls on; below `first` if no light does.
+        pixels_beside: pixels of the band that fall beside the detector, may be fractional.
+        lost_fraction: fraction of the band that falls beside the detector, 0 to 1.
     """
 
     offset: float
@@ -31,7 +33,7 @@ class BandPosition:
 
 
 def find_places(system: System) -> list[BandPosition]:
-    """Return the place of each band, in order of increasing wavelength.
+    """Return the position of each band, in order of increasing wavelength.
 
     The list is empty if the camera has no offsets.
     """
@@ -39,10 +41,10 @@ def find_places(system: System) -> list[BandPosition]:
         return []
     width = system.cube_shape[system.axis]
     detector = system.measurement_shape[system.axis]
-    return [_place_band(float(offset), width, detector) for offset in system.offsets]
+    return [_locate_band(float(offset), width, detector) for offset in system.offsets]
 
 
-def _place_band(offset: float, width: int, detector: int) -> BandPosition:
+def _locate_band(offset: float, width: int, detector: int) -> BandPosition:
     beside_start = min(width, max(0.0, -offset))
     beside_end = min(width, max(0.0, offset + width - detector))
     pixels_beside = min(float(width), beside_start + beside_end)
@@ -52,7 +54,7 @@ def _place_band(offset: float, width: int, detector: int) -> BandPosition:
 
 
 def check_places(places: list[BandPosition]) -> None:
-    """Raise ValueError where no light of a band falls on the detector: it cannot be recovered."""
+    """Raise ValueError if a band lies beside the detector, so that it cannot be recovered."""
     if dark := [band for band, place in enumerate(places, 1) if place.lost_fraction >= 1]:
         raise ValueError(
             f"system.offsets: expected every band on the detector, band {dark[0]} of "
@@ -62,7 +64,7 @@ def check_places(places: list[BandPosition]) -> None:
 
 
 def describe_loss(places: list[BandPosition], axis: int) -> str | None:
-    """Say in one line which bands fall beside the detector; None if by at most 2 pixels."""
+    """Say in one line which bands fall beside the detector by more than 2 pixels, or None."""
     lossy_bands = [
         band for band, place in enumerate(places, 1) if place.pixels_beside > MAX_PIXELS_BESIDE
     ]

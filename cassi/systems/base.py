@@ -34,11 +34,11 @@ class System(nn.Module, ABC):
         axis: axis of the dispersion, -1 along columns, -2 along rows.
         part_axis: axis along which a cube may be cut, -2 or -1, because the camera mixes nothing
             along it; None if there is no such axis.
-        unit: unit of its cubes, a `cassi.calibration.response.Unit`; None where the camera's file
-            has no response. Operators ignore it.
-        all_light: whether its measurements are those of a sensor in light of all wavelengths.
-            Estimation of the camera depends on it; operators ignore it.
-        is_guided: whether it has a second picture of the scene; see `around_prior`.
+        unit: unit of the camera's cubes, a `cassi.calibration.response.Unit`; None where the
+            camera's file has no response. Operators ignore the unit.
+        is_broadband: whether the measurements are a sensor's frames in broadband light. Estimation
+            of the camera depends on this; operators ignore it.
+        is_guided: whether the camera has a guide's picture of the scene; see `around_prior`.
     """
 
     unit: Any = None
@@ -51,12 +51,12 @@ class System(nn.Module, ABC):
 
     @property
     def base_camera(self) -> System:
-        """The camera without wrappers, as calibrations and checks take it; mostly itself."""
+        """The camera without wrappers. Calibrations and checks work with it."""
         return self
 
     @property
     def unweighted(self) -> System:
-        """The camera with all its pixels, of equal noise: itself, unless it is `Weighted`."""
+        """The camera without weights: itself, unless it is `Weighted`."""
         return self
 
     @property
@@ -121,7 +121,7 @@ class System(nn.Module, ABC):
 
         Args:
             start: first row or column along `part_axis`.
-            stop: the one after the last.
+            stop: first row or column after the part.
 
         Raises:
             ValueError: the camera mixes rows and columns, so that it has no parts.
@@ -136,27 +136,29 @@ class System(nn.Module, ABC):
         return self.copy_metadata_to(Weighted(self, variance, bad_pixels))
 
     def copy_metadata_to(self, camera: S) -> S:
-        """Copy `unit` and `all_light` of this camera to another one, and return that."""
+        """Copy `unit` and `is_broadband` of this camera to another, and return the other."""
         camera.unit, camera.is_broadband = self.unit, self.is_broadband
         return camera
 
     def wrap_like_self(self, camera: System) -> System:
-        """Return another camera with the sensor's properties of this one, such as bad pixels."""
+        """Wrap another camera with the sensor of this one: with its bad pixels and variances."""
         return camera
 
     def without_guide(self, y: Tensor) -> tuple[Tensor, System, tuple[Tensor, Tensor] | None]:
-        """Return measurement and camera without a guide, and the guide's picture and response.
+        """Separate the measurement of a camera from the picture of its guide.
 
-        The last is None where there is no guide.
+        Returns:
+            The measurement, the camera without the guide, and the guide's picture and response.
+            The pair of picture and response is None where there is no guide.
         """
         return y, self, None
 
     def without_bad_pixels(self, y: Tensor) -> Tensor:
-        """Return the measurement with zeros for the bad pixels, as `Weighted` has them."""
+        """Return the measurement with zeros at bad pixels; only `Weighted` cameras have some."""
         return y
 
     def around_prior(self, prior: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Return the prior of a run, or a wrapper around it that adds what the camera knows."""
+        """Return the prior for a run; with a guide, a prior that pulls towards the picture."""
         return prior
 
     def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
@@ -167,12 +169,12 @@ class System(nn.Module, ABC):
     def _solve_with_report(
         self, r: Tensor, weight: Tensor, start: Tensor | None = None
     ) -> tuple[Tensor, SolveReport]:
-        by_name = self._tracked_tensors()
+        by_name = self._find_tracked_tensors()
 
-        # A gradient is one more solve. Under transforms of `torch.func` it must use the tensors
-        # that the transform passes to it, so they take the place of the camera's own meanwhile.
+        # A gradient needs one more solve. A transform of `torch.func` passes its own tensors to
+        # this solve, and they must stand in for the camera's parameters and buffers.
         def solve_again(g: Tensor, weight: Tensor, *tensors: Tensor) -> Tensor:
-            with self._with_tensors(dict(zip(by_name, tensors, strict=True))):
+            with self._substitute_tensors(dict(zip(by_name, tensors, strict=True))):
                 return self._solve_with_report(g, weight)[0]
 
         return self.conjugate.solve(
@@ -185,7 +187,7 @@ class System(nn.Module, ABC):
             solve_again,
         )
 
-    def _tracked_tensors(self) -> dict[str, Tensor]:
+    def _find_tracked_tensors(self) -> dict[str, Tensor]:
         """Return the parameters and buffers that need derivatives or are mapped by vmap."""
         named_tensors = [
             *self.named_parameters(remove_duplicate=False),
@@ -195,10 +197,10 @@ class System(nn.Module, ABC):
             name: value for name, value in named_tensors if is_tracked(value) or is_wrapped(value)
         }
 
-    def _with_tensors(self, tensors: dict[str, Tensor]) -> AbstractContextManager[None]:
+    def _substitute_tensors(self, tensors: dict[str, Tensor]) -> AbstractContextManager[None]:
         """Return a context in which these tensors are the camera's parameters and buffers."""
-        # Outside of transforms they are the camera's own already, and nothing is replaced.
-        current = self._tracked_tensors()
+        # Outside of transforms the tensors are the camera's own, so nothing has to be replaced.
+        current = self._find_tracked_tensors()
         if len(current) == len(tensors) and all(
             current.get(name) is tensors[name] for name in tensors
         ):
@@ -206,7 +208,7 @@ class System(nn.Module, ABC):
         return _reparametrize_module(self, tensors)
 
     def _precondition(self, rho: Tensor) -> Apply | None:
-        """Return a preconditioner, z ↦ M⁻¹z with M ≈ AAᵀ + diag ρ, or None; see `solve`."""
+        """Return a preconditioner, z ↦ M⁻¹z with M ≈ AAᵀ + diag ρ, or None."""
         return None
 
     def pinv(self, y: Tensor) -> Tensor:
@@ -264,7 +266,7 @@ class System(nn.Module, ABC):
 
 
 class SystemWrapper(System):
-    """A wrapper around a camera: attributes that it does not define are those of the camera."""
+    """A wrapper around a camera. Attributes that the wrapper lacks are read from the camera."""
 
     system: System
 
@@ -320,7 +322,7 @@ class SystemWrapper(System):
 
 
 class DelegatingWrapper(SystemWrapper):
-    """A wrapper around a camera that passes measuring and solving on to it.
+    """A wrapper that leaves measuring and solving to its camera.
 
     Subclasses change the measurement in `_prepare_measurement` and ρ in `damping`.
     """
@@ -332,7 +334,7 @@ class DelegatingWrapper(SystemWrapper):
 
     @property
     def unweighted(self) -> System:
-        """The wrapped camera with all its pixels, of equal noise."""
+        """The wrapped camera without weights."""
         return self.system.unweighted
 
     @property
@@ -427,14 +429,14 @@ class Weighted(DelegatingWrapper):
 
         argmin_x ½ Σ_i (Ax − y)_i² / d_i + ρ/2 ‖x − v‖²  =  v + Aᵀ(AAᵀ + ρ diag d)⁻¹(y − Av)
 
-    It has a closed form where the camera's own has one. A bad pixel has no row in A: no result
-    depends on its value.
+    This step has a closed form if that of the camera has one. A bad pixel has no row in A: no
+    result depends on its value.
 
     Args:
         system: the camera.
         variance: d > 0, `(K, H', W')` or `(1|B, K, H', W')`, relative. Its mean over the detector
             should be 1, so that ρ keeps its meaning. None is 1 everywhere.
-        bad_pixels: not zero at bad pixels, `(H', W')`, `(K, H', W')` or `(1|B, K, H', W')`; a
+        bad_pixels: nonzero at bad pixels, `(H', W')`, `(K, H', W')` or `(1|B, K, H', W')`; a
             tensor, or anything that NumPy makes an array of. None: all are good.
 
     Attributes:
@@ -480,11 +482,13 @@ class Weighted(DelegatingWrapper):
         if isinstance(system, Weighted):
             is_good, d, system = is_good & system.is_good, d * system.variance, system.system
         if not bool(is_good.flatten(1).any(1).all()):
-            raise ValueError("bad_pixels: expected some good pixels, which are zero, got none")
+            raise ValueError(
+                "bad_pixels: expected some good pixels (value 0) in every sample, got none"
+            )
         super().__init__(system)
-        self._weigh(is_good, d)
+        self._set_weights(is_good, d)
 
-    def _weigh(self, is_good: Tensor, variance: Tensor) -> None:
+    def _set_weights(self, is_good: Tensor, variance: Tensor) -> None:
         self.register_buffer("is_good", is_good)
         self.register_buffer("variance", variance)
         bad_damping = torch.where(is_good, 0.0, torch.inf).to(variance.dtype)
@@ -493,7 +497,7 @@ class Weighted(DelegatingWrapper):
 
     @property
     def unweighted(self) -> System:
-        """The camera with all its pixels, of equal noise."""
+        """The wrapped camera, which has no weights."""
         return self.system
 
     def wrap_like_self(self, camera: System) -> System:
@@ -513,7 +517,7 @@ class Weighted(DelegatingWrapper):
         return self.without_bad_pixels(y)
 
     def damping(self, rho: float | Tensor) -> Tensor:
-        """Return ρ·d, infinite at bad pixels: `(1|B, K, H', W')`; ρ a number, or `(1|B,)`."""
+        """Return ρ·d, `(1|B, K, H', W')`, infinite at bad pixels; see `gram_solve` for ρ."""
         if not isinstance(rho, Tensor):
             return torch.add(self._bad_damping, self.variance, alpha=rho)
         weight = rho.to(self.variance)
@@ -528,7 +532,8 @@ class Weighted(DelegatingWrapper):
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
         """Simulate the measurement of the cube E a, as the camera does, zero at bad pixels."""
         image = self.system.forward_subspace(components, basis)
-        # A camera's output is finite, so a product does, in a tenth of the time of torch.where.
+        # A camera's output is finite, so a product can replace torch.where. It takes a tenth of
+        # the time.
         return image * self._good_weight.to(image.dtype)
 
     def residual_subspace(self, y: Tensor, components: Tensor, basis: Tensor) -> Tensor:
@@ -541,7 +546,7 @@ class Weighted(DelegatingWrapper):
         return torch.where(self.is_good, super().add_gram_product(v, y), v)
 
     def begin(self) -> System:
-        """Return the camera for one run of a solver, which sets y to zero at bad pixels."""
+        """Return the camera for one run of a solver. The run's y must be zero at bad pixels."""
         return _ZeroedMeasurements(self) if self.is_closed else WarmStart(self)
 
     def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
@@ -557,7 +562,7 @@ class Weighted(DelegatingWrapper):
         )
         # A part of a frame may have no good pixel, which the constructor refuses.
         weighted_part = Weighted(camera, d)
-        weighted_part._weigh(is_good, d)
+        weighted_part._set_weights(is_good, d)
         return self.copy_metadata_to(weighted_part)
 
     def extra_repr(self) -> str:
@@ -579,14 +584,14 @@ def _as_pixel_map(
 
 
 class _ZeroedMeasurements(Weighted):
-    """A camera within one run of a solver, whose measurement is zero at bad pixels already.
+    """A weighted camera for one run of a solver, whose measurements are zero at bad pixels.
 
-    So it need not be masked again. ρ seldom changes within a run, so the damping is kept.
+    So measurements are not masked again. ρ seldom changes within a run, so the damping map is kept.
     """
 
     def __init__(self, camera: Weighted) -> None:
         DelegatingWrapper.__init__(self, camera.system.begin())
-        self._weigh(camera.is_good, camera.variance)
+        self._set_weights(camera.is_good, camera.variance)
         self.damping = lru_cache(1)(super().damping)  # type: ignore[method-assign]
 
     def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A single-disperser camera with blur: of the objective, the disperser and the relay lens."""
+"""A single-disperser camera with blur by the objective, the disperser and the relay lens."""
 
 import math
 from collections.abc import Sequence
@@ -16,24 +16,37 @@ from cassi.systems.arguments import Array, check_shape, refuse_gradient
 from cassi.systems.coupled import CoupledCassi
 from cassi.systems.sd_cassi import SDCassi, SDCassiOptions
 
-# A Gaussian kernel ends this many standard deviations from its middle. It has all but 6e-5 of the
-# light; farther pixels would only cost time.
+# A Gaussian kernel ends this many standard deviations from its middle. All but 6e-5 of the light
+# lies within; farther pixels would only cost time.
 _KERNEL_SIGMAS = 4
 
 
-def point_kernels(spread: Array, bands: int, name: str = "point_spread") -> tuple[Tensor, Tensor]:
+def make_point_kernels(
+    spread: Array, bands: int, name: str = "point_spread"
+) -> tuple[Tensor, Tensor]:
     """Return a point-spread function as a sum of R products of a row and a column kernel.
 
         p[c, i, j] = Σ_r rows[r, c, i]·columns[r, c, j]
 
-    A Gaussian is one such product. An array is split by its singular values into as many products
-    as make it exact.
+    A Gaussian is one such product. An array is split by its singular values, and R is the number of
+    products that makes the sum exact.
+
+    Args:
+        spread: a standard deviation in pixels, a list of one per band, or an array `(h, w)` or
+            `(C, h, w)` of odd sides.
+        bands: number of bands C.
+        name: name of the argument in messages.
 
     Returns:
         Kernels `(R, 1|C, h)` down the columns and `(R, 1|C, w)` along the rows, float64.
+
+    Raises:
+        TypeError: the kernels are not real numbers.
+        ValueError: a width is negative, a side is even, a value is not finite, or the numbers of
+            kernels and bands differ.
     """
     if _gives_widths(spread):
-        gauss = _gaussians(name, spread, bands)[None]
+        gauss = _make_gaussians(name, spread, bands)[None]
         return gauss, gauss
     kernels = band_kernels(name, spread, bands)
     # Singular values below rounding are zero: each would cost two more convolutions.
@@ -56,11 +69,17 @@ def band_kernels(name: str, spread: Array, bands: int) -> Tensor:
 def line_kernels(spread: Array, bands: int) -> Tensor:
     """Return a line-spread function `(1|C, n)`, float64.
 
-    It is given as a standard deviation in pixels, a list of one per band, or an array `(n,)` or
-    `(C, n)`.
+    Args:
+        spread: a standard deviation in pixels, a list of one per band, or an array `(n,)` or
+            `(C, n)` of odd length.
+        bands: number of bands C.
+
+    Raises:
+        TypeError: the kernels are not real numbers.
+        ValueError: as for `make_point_kernels`.
     """
     if _gives_widths(spread):
-        return _gaussians("line_spread", spread, bands)
+        return _make_gaussians("line_spread", spread, bands)
     kernels = _as_array("line_spread", spread)
     kernels = kernels[None] if kernels.ndim == 1 else kernels
     _check_kernels("line_spread", kernels, bands, "(n,) or (C, n)", 2)
@@ -105,7 +124,7 @@ def _gives_widths(spread: Array) -> TypeGuard[float | Sequence[float]]:
     return isinstance(spread, Real)
 
 
-def _gaussians(name: str, widths: float | Sequence[float], bands: int) -> Tensor:  # (1|C, n)
+def _make_gaussians(name: str, widths: float | Sequence[float], bands: int) -> Tensor:  # (1|C, n)
     sigmas = torch.tensor(widths, dtype=torch.float64).reshape(-1)
     if len(sigmas) not in (1, bands):
         raise ValueError(f"{name}: expected one width or {bands}, one per band, got {len(sigmas)}")
@@ -113,8 +132,8 @@ def _gaussians(name: str, widths: float | Sequence[float], bands: int) -> Tensor
         raise ValueError(f"{name}: expected widths >= 0, got {widths}")
     reach = math.ceil(_KERNEL_SIGMAS * sigmas.amax())
     pixels = torch.arange(-reach, reach + 1, dtype=torch.float64)
-    # A width of 0 is no blur. At 1e-3 pixels the neighbours of the middle underflow to 0, and no
-    # division by zero arises.
+    # A width of 0 is no blur. It is replaced by 1e-3 pixels: the neighbours of the middle then
+    # underflow to 0, and nothing is divided by zero.
     positive_sigmas = sigmas.clamp_min(1e-3)[:, None]
     kernels = torch.exp(-0.5 * (pixels / positive_sigmas) ** 2)
     return kernels / kernels.sum(1, keepdim=True)
@@ -159,8 +178,8 @@ class BlurredCassi(CoupledCassi):
     cannot describe them. Kernels are centred. A Gaussian has the sum 1; an array is taken as it is.
 
     The scene outside of the field of view counts as dark. Light that leaves the field before the
-    mask, or falls beside the detector after it, is lost. So a rim as wide as the kernels is less
-    exact than the rest.
+    mask, or falls beside the detector after it, is lost. So the model is less exact in a rim as
+    wide as the kernels.
 
     AAᵀ is not diagonal: `gram_solve`, `pinv` and `data_step` use conjugate gradients.
 
@@ -215,11 +234,13 @@ class BlurredCassi(CoupledCassi):
         super().__init__(disperser, tolerance, iterations)
         rows = columns = line = detector_rows = detector_columns = None
         if point_spread is not None:
-            rows, columns = point_kernels(point_spread, bands)
+            rows, columns = make_point_kernels(point_spread, bands)
         if line_spread is not None:
             line = line_kernels(line_spread, bands)
         if detector_spread is not None:
-            detector_rows, detector_columns = point_kernels(detector_spread, 1, "detector_spread")
+            detector_rows, detector_columns = make_point_kernels(
+                detector_spread, 1, "detector_spread"
+            )
         kernels = {
             "point_rows": rows,
             "point_columns": columns,
@@ -230,15 +251,15 @@ class BlurredCassi(CoupledCassi):
         for name, kernel in kernels.items():
             self.register_buffer(name, None if kernel is None else kernel.to(disperser.mask.dtype))
         self._reach = 0 if line is None else line.shape[-1] // 2
-        # A camera with an open mask shifts and sums the coded bands. They are wider than the scene
-        # by the tails of the line spread, so this camera has as many pixels more on either side.
+        # An inner camera with an open mask shifts and sums the coded bands. The line spread makes
+        # the coded bands wider than the scene, so the inner camera has more pixels at both ends.
         sides = list(disperser.cube_shape[1:])
         sides[axis] += 2 * self._reach
         if (detector := further.get("detector")) is not None:
             further["detector"] = detector + 2 * self._reach
         ones = torch.ones(sides, dtype=disperser.mask.dtype, device=disperser.mask.device)
         self.inner = SDCassi(ones, bands, step, axis, **further)
-        # Its mask of ones is no calibration, so it is left out of state dicts.
+        # The mask of ones is no calibration, so state dicts leave it out.
         self.inner.register_buffer("mask", self.inner.mask, persistent=False)
 
     @property
@@ -247,15 +268,17 @@ class BlurredCassi(CoupledCassi):
         return self.inner.offsets
 
     def _describe_arguments(self) -> list[str]:
-        def shape_text(*kernels: Tensor | None) -> str:
+        def format_sizes(*kernels: Tensor | None) -> str:
             return "x".join("none" if k is None else str(k.shape[-1]) for k in kernels)
 
         point_text = (
-            "none" if self.point_rows is None else shape_text(self.point_rows, self.point_columns)
+            "none" if self.point_rows is None else format_sizes(self.point_rows, self.point_columns)
         )
-        texts = [f"point_spread={point_text}", f"line_spread={shape_text(self.line)}"]
+        texts = [f"point_spread={point_text}", f"line_spread={format_sizes(self.line)}"]
         if self.detector_rows is not None:
-            texts.append(f"detector_spread={shape_text(self.detector_rows, self.detector_columns)}")
+            texts.append(
+                f"detector_spread={format_sizes(self.detector_rows, self.detector_columns)}"
+            )
         return [*super()._describe_arguments(), *texts]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -295,7 +318,7 @@ class BlurredCassi(CoupledCassi):
 
 
 def _blur_image(image: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:
-    """Blur images `(N, 1, C, H, W)` by the kernels of `point_kernels`, if there are any."""
+    """Blur images `(N, 1, C, H, W)` by the kernels of `make_point_kernels`, if there are any."""
     if rows is None or columns is None:
         return image
     return convolve(convolve(image, rows, -2), columns, -1).sum(1, keepdim=True)

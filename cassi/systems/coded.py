@@ -1,4 +1,4 @@
-"""The base class of cameras with a mask and a dispersion, and how they follow changed values."""
+"""The base class of cameras with a mask and a dispersion, and the update of derived tensors."""
 
 from collections.abc import Callable, Sequence
 from typing import Self, cast
@@ -15,13 +15,14 @@ from cassi.systems.base import System
 class CodedSystem(System):
     """A camera that codes the scene by a mask and moves its bands along an axis.
 
-    Tensors such as a gram are derived from others, the sources: mask, offsets, kernels. They are
-    derived again when a source has changed, see `_refresh_if_changed`.
+    Some tensors, such as a gram, are derived from others. These others, the sources, are mask,
+    offsets or kernels. When a source has changed, the derived tensors are computed again; see
+    `_refresh_if_changed`.
 
     Attributes:
         mask: `([B,] K, 1|C, H, W)`.
         bands: number of bands C.
-        step: pixels per band, whole; where the camera has offsets, their mean distance, rounded.
+        step: pixels per band, whole; for a camera with offsets their mean distance, rounded.
         axis: axis of the dispersion, -1 along columns, -2 along rows.
         detector: pixels of the detector along the axis.
     """
@@ -36,7 +37,7 @@ class CodedSystem(System):
     _float64_tensors: Sequence[str] = ()
     # Copies of the sources from which the derived tensors were computed last.
     _noted_sources: Sequence[Tensor | None] = ()
-    # Whether the camera belongs to one run, in which its sources do not change.
+    # Whether the camera belongs to one run of a solver, during which its sources do not change.
     _is_fixed = False
 
     @property
@@ -46,7 +47,7 @@ class CodedSystem(System):
 
     @property
     def shots(self) -> int:
-        """Number K of masks, that is of channels of the measurement."""
+        """Number K of masks, which is the number of channels of the measurement."""
         return self.mask.shape[-4]
 
     @property
@@ -63,15 +64,15 @@ class CodedSystem(System):
         return self.shots, height, self.detector
 
     def turn(self, value: Tensor) -> Tensor:
-        """Return a view of an image with the dispersion along its last axis, or turn it back."""
+        """Return a view with the dispersion along the last axis, or turn such a view back."""
         return value if self.axis == -1 else value.mT
 
     def begin(self) -> System:
         """Return the camera for one run of a solver.
 
-        With a closed form it is a copy, which keeps the derived tensors and does not compare the
-        sources any more. Under transforms, with gradients and in a compiled graph it is the camera
-        itself. Without a closed form it is a `WarmStart`.
+        With a closed form the result is a copy, which keeps the derived tensors and no longer
+        compares the sources. Under transforms, with gradients and in a compiled graph the result is
+        the camera itself. Without a closed form it is a `WarmStart`.
         """
         sources = self._list_sources()
         if torch.compiler.is_compiling() or is_transformed() or is_tracked(*sources):
@@ -85,7 +86,7 @@ class CodedSystem(System):
         return run
 
     def _fix_derived(self) -> None:
-        """Derive what a run needs, and keep it; see `begin`."""
+        """Derive the tensors that a run needs, and keep them; see `begin`."""
         self._refresh_if_changed()
         self._is_fixed = True
 
@@ -97,7 +98,7 @@ class CodedSystem(System):
         return ()
 
     def _start_deriving(self) -> None:
-        """Derive now, and again whenever a state dict is loaded."""
+        """Compute the derived tensors now, and again whenever a state dict is loaded."""
         self.refresh()
         self.register_load_state_dict_post_hook(_refresh)
 
@@ -146,7 +147,7 @@ class CodedSystem(System):
         return all(map(_is_same, self._noted_sources, sources))
 
     def _refresh_if_changed(self) -> None:
-        """Derive again where a source was changed in place, or replaced.
+        """Compute the derived tensors again if a source was changed in place, or replaced.
 
         In a compiled graph and in a recorded CUDA graph no value can be read, so nothing is
         compared. Operators read the mask itself there; dispersion, kernels and maps are constants.
@@ -167,7 +168,7 @@ class CodedSystem(System):
 
 
 def _is_transient(value: Tensor | None) -> bool:
-    """Tell whether a value belongs to one call alone: it is mapped, or has a tangent."""
+    """Tell whether a value belongs to one call only: vmap maps it, or it has a tangent."""
     if value is None or is_wrapped(value):
         return value is not None
     return is_forward() and unpack_dual(value).tangent is not None

@@ -16,8 +16,8 @@ from cassi.ops._signal import sum_in_order
 Apply = Callable[[Tensor], Tensor]
 """z ↦ AAᵀz, measurement-shaped `(B, K, H', W')`."""
 
-# Keeps a quotient of norms finite where the residual is zero.
-_TINY = 1e-300
+# Smallest divisor: it keeps a quotient of norms finite if the residual is zero.
+_MIN_DIVISOR = 1e-300
 
 
 @dataclass(frozen=True)
@@ -27,23 +27,24 @@ class SolveReport:
     iterations: Tensor
     """Number of applications of AAᵀ, without the first one."""
     residual: Tensor
-    """‖r − (AAᵀ + D)z‖/‖r‖, as the recurrence of the iteration has it."""
+    """‖r − (AAᵀ + D)z‖/‖r‖, computed by the recurrence of the iteration."""
     converged: Tensor
-    """Whether the residual, or that of the least-squares problem, met the tolerance."""
+    """Whether z solves the equations, or their least-squares problem, to the tolerance."""
 
 
 @dataclass(frozen=True)
 class ConjugateGradients:
-    """Solve (AAᵀ + D) z = r by conjugate gradients, each sample for itself, with D = diag(ρ).
+    """Solve (AAᵀ + D) z = r, D = diag(ρ), by conjugate gradients, each sample separately.
 
-    The form is that of conjugate residuals. It applies AAᵀ once per iteration, like the common
-    form, but its residual never rises. With ρ = 0 it equals conjugate gradients on the normal
-    equations of min_x ‖Ax − r‖, with x = Aᵀz. So it converges for a singular AAᵀ too, and for an r
-    that no cube gives: noise on pixels without light, or more shots than bands. The limit is the
-    least-squares solution z = (AAᵀ)⁺r. Where AAᵀ is nearly singular, few iterations regularise.
+    The method is the variant named conjugate residuals. It applies AAᵀ once per iteration, like
+    common conjugate gradients, but its residual never rises. With ρ = 0 it equals conjugate
+    gradients on the normal equations of min_x ‖Ax − r‖, with x = Aᵀz. So it also converges for a
+    singular AAᵀ, and for an r outside the range of A: noise on pixels without light, or more shots
+    than bands. The limit is the least-squares solution z = (AAᵀ)⁺r. If AAᵀ is nearly singular, a
+    small number of iterations regularises.
 
     A pixel with infinite ρ is left out: r and AAᵀz are zero there, z stays zero, and the other
-    pixels are solved for as if it did not exist. Norms are those of the other pixels.
+    pixels are solved for as if it did not exist. Norms are taken over the other pixels.
 
     Vectors have the dtype of r, float32 at least. Inner products are summed in float64, in an order
     that does not depend on the number of threads. A sample that has converged stays as it is, so
@@ -83,21 +84,22 @@ class ConjugateGradients:
     ) -> tuple[Tensor, SolveReport]:
         """Solve, with gradients of the exact solution, by implicit differentiation.
 
-        With S = (AAᵀ + D)⁻¹ and w = Sg, dr = w and dρ = −w·z (summed where pixels share one ρ, zero
-        where it is infinite). For a parameter θ of A, dθ = −⟨w, ∂(AAᵀ)z⟩. A gradient costs one more
-        solve, whatever the number of iterations, and has gradients of its own.
+        Let g be the gradient of z, S = (AAᵀ + D)⁻¹ and w = Sg. Then the gradients are dr = w and
+        dρ = −w·z. dρ is summed over pixels that share one ρ, and is zero where ρ is infinite. For a
+        parameter θ of A, dθ = −⟨w, ∂(AAᵀ)z⟩. Gradients cost one more solve and have own gradients.
 
         Args:
             gram: applies AAᵀ, differentiable with respect to z and to the parameters of A.
             r: right-hand side `(B, K, H', W')`.
             rho: ρ >= 0, `(1|B,)` or `(1|B, 1|K, 1|H', 1|W')`.
             start: first z, shaped like r; zero if None. The tolerance stays relative to r.
-            precondition: applies a symmetric M⁻¹ ≈ (AAᵀ + D)⁻¹, zero where ρ is infinite. The norm
-                of the residual that never rises, and that a least-squares solution minimises, is
-                then √(rᵀM⁻¹r). It is called without gradients.
+            precondition: applies a symmetric M⁻¹ ≈ (AAᵀ + D)⁻¹, zero where ρ is infinite. It is
+                called without gradients. With a preconditioner √(rᵀM⁻¹r) is the norm of the
+                residual that never rises and that a least-squares solution minimises.
             tensors: the tensors of A that need derivatives.
-            solve_again: `solve_again(g, ρ, *tensors)` solves for a gradient with these tensors in
-                A. Nested transforms of `torch.func` need both, where A is differentiated itself.
+            solve_again: `solve_again(g, ρ, *tensors)` solves with right-hand side g and with these
+                tensors in A. Nested transforms of `torch.func` need `tensors` and `solve_again` if
+                A itself is differentiated.
 
         Returns:
             z, shaped like r, and the report.
@@ -106,46 +108,48 @@ class ConjugateGradients:
         damping = rho.to(dtype)
         damping = damping.view(-1, 1, 1, 1) if damping.ndim == 1 else damping
         is_excluded = damping == torch.inf
-        is_present = ~is_excluded
+        is_included = ~is_excluded
 
         def zero_excluded(value: Tensor) -> Tensor:
             return torch.where(is_excluded, 0, value.to(dtype))
 
-        def masked_gram(z: Tensor) -> Tensor:
+        def apply_gram(z: Tensor) -> Tensor:
             # A product keeps the layout of its first factor, which `torch.where` need not.
-            return gram(z) * is_present
+            return gram(z) * is_included
 
         def solve_plain(g: Tensor, rho: Tensor) -> Tensor:
             return self.solve(gram, g, rho, precondition=precondition)[0]
 
         right_side, weight = zero_excluded(r), zero_excluded(damping)
         first = None if start is None else zero_excluded(start)
-        # The iterations are not differentiated. A correction below has the exact derivative, for
-        # one more solve, and does not keep every iteration in memory.
+        # The iterations are not differentiated. The correction in `_attach_gradient` gives the
+        # exact derivative for one more solve, without keeping every iteration in memory.
         with torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):
             z, report = self._iterate(
-                masked_gram, right_side, weight, first, precondition or _identity
+                apply_gram, right_side, weight, first, precondition or _identity
             )
         if is_recorded():
             correct = partial(_correct, solve_again or solve_plain, damping, *tensors)
-            z = self._attach(masked_gram, right_side, weight, z, correct) * is_present
+            z = self._attach_gradient(apply_gram, right_side, weight, z, correct) * is_included
         return z.to(r.dtype), report
 
-    def _attach(
+    def _attach_gradient(
         self, gram: Apply, r: Tensor, weight: Tensor, z: Tensor, correct: Callable[..., Tensor]
     ) -> Tensor:
-        # z + S(r − (AAᵀ + D)z) is z in value and has the derivative of the exact solution, at any
-        # z: the bracket is recorded, S is applied to gradients alone. One such correction gives
-        # first derivatives, the second one, a Newton step on the first, those of second order.
+        # `correct` returns z + S(r − (AAᵀ + D)z). Its value is z, and its derivative is that of the
+        # exact solution: autograd records the bracket, and S is applied to gradients alone. One
+        # correction gives first derivatives. A second correction, which is a Newton step on the
+        # first, gives second derivatives.
         q = gram(z) + weight * z
         if not is_tracked(q):
-            # z is linear in r, and A has no derivative: the correction is of r alone.
+            # A has no derivative here, so only r is corrected. z is linear in r, so one correction
+            # gives derivatives of any order.
             return correct(r, z) if is_tracked(r) else z
-        limit = 10 * self._limit(r.dtype)
+        limit = 10 * self._choose_tolerance(r.dtype)
         value, z = _Branch.apply(correct(r - q, z), limit)
         return correct(r - gram(z) - weight * z, value)
 
-    def _limit(self, dtype: torch.dtype) -> float:
+    def _choose_tolerance(self, dtype: torch.dtype) -> float:
         if self.tolerance is not None:
             return self.tolerance
         return 1e-13 if dtype == torch.float64 else 1e-6
@@ -153,7 +157,7 @@ class ConjugateGradients:
     def _iterate(
         self, gram: Apply, r: Tensor, weight: Tensor, start: Tensor | None, precondition: Apply
     ) -> tuple[Tensor, SolveReport]:
-        tolerance = self._limit(r.dtype)
+        tolerance = self._choose_tolerance(r.dtype)
         norm = _inner_product(r, r).sqrt()
         z = torch.zeros_like(r)
         if start is not None:
@@ -167,19 +171,21 @@ class ConjugateGradients:
         curvature = _inner_product(s, image)
         max_ratio = torch.zeros_like(norm)
         # Where AAᵀ is singular, the part of r in its null space stays in r, and every iteration
-        # adds a multiple of it to p and z. Of a least-squares solution that multiple is taken off
-        # at the end, which leaves the minimum-norm solution (Liu, Milzarek, Roosta, 2023).
+        # adds a multiple of this part to p and z. At the end the multiple is subtracted from a
+        # least-squares solution, which gives the minimum-norm one (Liu, Milzarek, Roosta, 2023).
         null_factor_p, null_factor_z = torch.ones_like(norm), torch.zeros_like(norm)
         iterations = torch.zeros_like(norm, dtype=torch.int64)
         is_solved = residual_norm <= tolerance * norm
         is_least_squares = torch.zeros_like(norm, dtype=torch.bool)
         is_active = ~is_solved
         for _ in range(self.iterations):
-            # A least-squares solution leaves a residual on which AAᵀ acts (almost) as zero. How
-            # large its action can be is known from the largest ratio so far.
+            # A least-squares solution is reached when AAᵀ maps the residual (almost) to zero. The
+            # largest ratio of both norms so far tells what counts as zero.
             image_norm = _inner_product(image, conditioned_image).clamp_min(0).sqrt()
             conditioned_norm = _inner_product(r, s).clamp_min(0).sqrt()
-            max_ratio = torch.maximum(max_ratio, image_norm / conditioned_norm.clamp_min(_TINY))
+            max_ratio = torch.maximum(
+                max_ratio, image_norm / conditioned_norm.clamp_min(_MIN_DIVISOR)
+            )
             is_small = image_norm <= tolerance * max_ratio * conditioned_norm
             is_least_squares = is_least_squares | (is_active & is_small)
             is_active = is_active & ~is_least_squares & (curvature > 0)
@@ -216,9 +222,9 @@ def _correct(solve: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
 
 
 class _Correct(torch.autograd.Function):
-    """z + S·residual for a residual whose value is zero and whose derivative is not.
+    """Return z + S·residual, where the residual counts as zero but its derivative does not.
 
-    The value is z itself, so S = (AAᵀ + D)⁻¹ is applied to gradients and tangents alone.
+    The value is z itself. S = (AAᵀ + D)⁻¹ is applied to gradients and tangents alone.
     """
 
     @staticmethod
@@ -250,22 +256,22 @@ class _Correct(torch.autograd.Function):
     def vmap(
         info: VmapInfo, in_dims: Dims, solve: Callable[..., Tensor], *arguments: Tensor
     ) -> tuple[Tensor, int]:
-        def mapped(g: Tensor, *tensors: Tensor) -> Tensor:
+        def solve_mapped(g: Tensor, *tensors: Tensor) -> Tensor:
             return torch.vmap(solve, in_dims=(0, *in_dims[3:]))(g, *tensors)
 
         residual, z = (
             value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
             for value, dim in zip(arguments[:2], in_dims[1:3], strict=True)
         )
-        return _Correct.apply(mapped, residual, z, *arguments[2:]), 0
+        return _Correct.apply(solve_mapped, residual, z, *arguments[2:]), 0
 
 
 class _Branch(torch.autograd.Function):
-    """Two copies of z: one is corrected, the residual is computed from the other.
+    """Return two copies of z: one is corrected, the residual is computed from the other.
 
-    A gradient that reaches the first copy reaches the second with the opposite sign. Their sum is
-    zero up to the error of the solve if no other gradient arrives, as happens for second
-    derivatives. Then no further solve is spent on it.
+    A gradient that reaches the first copy reaches the second copy with the opposite sign. If no
+    other gradient arrives, their sum is zero up to the error of the solve. Such a sum is dropped,
+    which saves a further solve.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The base class of single dispersers whose optics couple pixels along and across the bands."""
+"""The base class of single dispersers whose optics couple pixels in both directions."""
 
 from torch import nn
 
@@ -10,7 +10,10 @@ from cassi.systems.sd_cassi import SDCassi
 class CoupledCassi(CodedSystem):
     """A single disperser whose optics couple pixels: AAᵀ is inverted by conjugate gradients.
 
-    `disperser` is the camera without those optics. Mask and sizes are taken from it.
+    Args:
+        disperser: the camera without these optics; it gives mask, offsets and sizes.
+        tolerance: relative tolerance of conjugate gradients; see `ConjugateGradients`.
+        iterations: most iterations of conjugate gradients.
     """
 
     def __init__(self, disperser: SDCassi, tolerance: float | None, iterations: int) -> None:

@@ -27,8 +27,8 @@ class DDCassi(SDCassi):
         step: dispersion across the mask, pixels per band, whole or not; the sign is the direction.
         axis: -1 disperses along columns, -2 along rows.
         width: columns W of the cube (rows for `axis=-2`); those of the mask by default. A mask of
-            W + (C-1)|step| columns codes every band everywhere. A narrower one is repeated, a
-            wider one is cut.
+            W + (C-1)|step| columns codes every band everywhere. A narrower mask is repeated, a
+            wider mask is cut.
         offsets: o(c) in pixels instead of `step`, one per band, >= 0. Between two pixels the mask
             is interpolated linearly.
 
@@ -72,8 +72,8 @@ class DDCassi(SDCassi):
         band_masks = code_bands(whole_mask, bands, offsets, axis, width)
         super().__init__(band_masks, bands, step=0, axis=axis)
         length = whole_mask.shape[axis]
-        # The bands' masks overlap and lose the mask's own size, so it is stored whole as well: as
-        # a buffer that is no part of the state dict, since it follows from the arguments.
+        # The masks of the bands overlap and do not show the size of the whole mask, so the whole
+        # mask is stored too. State dicts leave it out, because it follows from the arguments.
         reach = max(length, band_masks.shape[axis] + math.ceil(max(offsets)))
         indices = torch.arange(reach, device=whole_mask.device) % length
         coding = whole_mask.detach().index_select(axis, indices)
@@ -99,8 +99,18 @@ def code_bands(
 
     The mask is repeated beyond its end. The result is differentiable with respect to the mask.
 
-    A mask `(…, 1|C, H, Wm)` gives `(…, C, H, W)`, or `(…, C, H', Wm)` for `axis=-2`; offsets are >=
-    0, pixels, and the width is that of the mask by default.
+    Args:
+        mask: `(…, 1|C, H, Wm)`, or `(…, 1|C, Hm, W)` for `axis=-2`.
+        bands: number of bands C.
+        offsets: o(c) >= 0, one per band, pixels.
+        axis: -1 disperses along columns, -2 along rows.
+        width: columns W of the result (rows H for `axis=-2`); None: as many as the mask has.
+
+    Returns:
+        The masks of the bands, `(…, C, H, W)`.
+
+    Raises:
+        ValueError: the numbers of masks or offsets do not fit the bands, or an offset is negative.
     """
     if mask.shape[-3] not in (1, bands):
         raise ValueError(f"mask: expected 1 or {bands} bands, got {mask.shape[-3]}")

@@ -1,4 +1,4 @@
-"""Dispersion curves: the position of each wavelength on a detector, and indices of glasses."""
+"""Dispersion curves, which give the detector position of each wavelength, and glasses."""
 
 import math
 import os
@@ -38,14 +38,22 @@ SELLMEIER: dict[str, tuple[float, float, float, float, float, float]] = {
 _MAX_UNEVENNESS = 0.01
 _MAX_TABLE_BYTES = 1 << 20
 # A table may be extrapolated by this fraction of its length, in a straight line and with a warning.
-# Farther out a straight line says little of a prism's curve, so a wavelength there is an error.
+# Farther out a straight line does not approximate a prism's curve, so a wavelength there is
+# refused.
 _MAX_EXTRAPOLATION = 0.2
 
 
 def refractive_index(glass: str, wavelength: float) -> float:
-    """Return the index of a glass, relative to air, n² = 1 + Σ_i B_i λ² / (λ² − C_i).
+    """Return the refractive index of a glass, relative to air.
 
-    The glass is a name of `SELLMEIER`, λ is in nm, 300 to 2500: the formula's range.
+    The Sellmeier formula is n² = 1 + Σ_i B_i λ² / (λ² − C_i).
+
+    Args:
+        glass: a name of `SELLMEIER`.
+        wavelength: λ in nm, 300 to 2500, the range of the formula.
+
+    Raises:
+        ValueError: the glass is unknown, or the wavelength is out of range.
 
     >>> round(refractive_index("N-BK7", 587.5618), 5)
     1.5168
@@ -64,19 +72,19 @@ def refractive_index(glass: str, wavelength: float) -> float:
 def deviation_from_prism(
     offsets: Sequence[float], wavelengths: Sequence[float] | None
 ) -> tuple[float, ...] | None:
-    """Return how far even bands would be off, in nm, if the disperser were a prism.
+    """Return the wavelength errors of evenly spaced bands if the disperser is a prism, nm.
 
     Behind a prism, positions of wavelengths are about linear in the index of its glass, here N-BK7.
-    The outermost bands are taken to be right. Where wavelengths or offsets are not even, somebody
-    has entered the curve already.
+    The outermost bands are assumed to be right. If wavelengths or offsets are not evenly spaced,
+    the user has entered a curve already.
 
     Args:
         offsets: offsets of the bands, pixels.
         wavelengths: wavelengths of the bands, nm, 300 to 2500; None if they are unknown.
 
     Returns:
-        A difference >= 0 for each band, nm. None if wavelengths are unknown, bands are not even,
-        or nothing is dispersed.
+        A difference >= 0 for each band, nm. None if wavelengths are unknown, wavelengths or offsets
+        are not evenly spaced, or all offsets are equal.
 
     >>> round(max(deviation_from_prism([2.0 * band for band in range(20)], range(450, 650, 10))), 1)
     24.0
@@ -84,9 +92,9 @@ def deviation_from_prism(
     if wavelengths is None or not (is_even(offsets) and is_even(wavelengths)):
         return None
     span = offsets[-1] - offsets[0]
-    if span == 0:  # nothing is dispersed
+    if span == 0:
         return None
-    prism_positions = _normalised_prism_positions(wavelengths)
+    prism_positions = _compute_prism_positions(wavelengths)
     positions = [(offset - offsets[0]) / span for offset in offsets]
     prism_wavelengths = np.interp(positions, prism_positions, wavelengths)
     return tuple(np.abs(prism_wavelengths - np.asarray(wavelengths)).tolist())
@@ -98,7 +106,7 @@ def is_even(values: Sequence[float]) -> bool:
     return bool(gaps) and max(gaps) - min(gaps) <= _MAX_UNEVENNESS * abs(sum(gaps)) / len(gaps)
 
 
-def _normalised_prism_positions(wavelengths: Sequence[float]) -> list[float]:
+def _compute_prism_positions(wavelengths: Sequence[float]) -> list[float]:
     """Return positions of wavelengths behind a prism of N-BK7, the first at 0, the last at 1."""
     indices = [refractive_index("N-BK7", wavelength) for wavelength in wavelengths]
     return [(value - indices[0]) / (indices[-1] - indices[0]) for value in indices]
@@ -121,7 +129,7 @@ class Dispersion(ABC):
     def offsets(self, wavelengths: Sequence[float]) -> tuple[float, ...]:
         """Return the offset of each band, pixels; the smallest is 0 unless `absolute`.
 
-        It warns where positions both rise and fall: bands then overlap.
+        A warning says if positions both rise and fall, because bands then overlap.
 
         Args:
             wavelengths: nm, one per band, increasing.
@@ -165,7 +173,7 @@ class Linear(Dispersion):
 
     Attributes:
         step: pixels per band, may be fractional; the sign is the direction.
-        absolute: keep negative positions.
+        absolute: keep the positions as they are.
 
     >>> Linear(-1.5).offsets([450, 500, 600])
     (3.0, 1.5, 0.0)
@@ -252,7 +260,8 @@ class Curve(Dispersion):
                 f"{[list(point) for point in points[:4]]}"
             )
         object.__setattr__(self, "points", points)
-        # A table read from a file equals one with the same points: dataclasses compare fields.
+        # Dataclasses compare all fields. Without `file`, a curve read from a file equals a curve
+        # with the same points.
         object.__setattr__(self, "file", None)
 
     def positions(self, wavelengths: Sequence[float]) -> tuple[float, ...]:
@@ -282,7 +291,7 @@ class Curve(Dispersion):
 
     def _interpolate(self, wavelength: float) -> float:
         points = self.points or ()
-        # The end of the segment. The outermost segments continue beyond the table.
+        # Index of the segment's end. The outermost segments continue beyond the table.
         end = 1
         while end < len(points) - 1 and wavelength > points[end][0]:
             end += 1
@@ -296,9 +305,9 @@ class Prism(Dispersion):
     r"""A prism, or several cemented ones, and a lens behind it.
 
     The normals of the faces have the directions β_0 = 0 and β_j = β_{j−1} + α_j. Snell's law at
-    each turns a ray of direction φ into φ' = β_j + arcsin(n/n' · sin(φ − β_j)). For one prism the
-    deviation is δ = φ_in − φ_out = θ₁ + arcsin(n sin(α − arcsin(sin θ₁ / n))) − α. The lens turns
-    it into a position:
+    each face turns a ray of direction φ into φ' = β_j + arcsin(n/n' · sin(φ − β_j)). For one prism
+    the deviation is δ = φ_in − φ_out = θ₁ + arcsin(n sin(α − arcsin(sin θ₁ / n))) − α. The lens
+    converts the deviation into a position:
 
         position = f / pitch · tan(δ(λ) − δ(λ_reference)).
 
@@ -312,8 +321,8 @@ class Prism(Dispersion):
         pitch: distance of the detector's pixels, µm.
         reference: wavelength at position 0, nm.
         incidence: angle θ₁ between ray and normal of the first face, degrees. None takes minimum
-            deviation at the reference for one prism. For several it takes a ray along the axis of
-            symmetry, half the sum of the apex angles.
+            deviation at the reference for one prism. For several prisms it takes a ray along the
+            axis of symmetry, at half the sum of the apex angles.
         flip: reverse the sign of the positions.
         absolute: keep the positions as they are.
 
@@ -358,7 +367,7 @@ class Prism(Dispersion):
                 f"apex: expected one angle for each of {len(glasses)} prisms, got {len(angles)}"
             )
         indices = [refractive_index(glass, wavelength) for glass in glasses] + [1.0]
-        start = direction = self._incidence_angle(glasses, angles)
+        start = direction = self._compute_incidence_angle(glasses, angles)
         # Snell's law at each face: normals turn by the apex angles, the last medium is air.
         normal, index = 0.0, 1.0
         for apex, next_index in zip([*angles, 0.0], indices, strict=True):
@@ -379,7 +388,7 @@ class Prism(Dispersion):
         angles = [math.radians(self.deviation(value) - zero) for value in wavelengths]
         return tuple(scale * math.tan(angle) for angle in angles)
 
-    def _incidence_angle(self, glasses: list[str], angles: list[float]) -> float:  # radians
+    def _compute_incidence_angle(self, glasses: list[str], angles: list[float]) -> float:  # radians
         if self.incidence is not None:
             return math.radians(self.incidence)
         if len(angles) > 1:

@@ -1,12 +1,12 @@
 r"""The spectral grid: even bands along the dispersion, on which broadband cubes are computed.
 
-In light of all wavelengths a measurement is an integral along the dispersion,
+In broadband light a measurement is an integral along the dispersion,
 
     y(p) = ∫ m(p − o) x(p − o, o) do,
 
-with the offset o in pixels. The dispersion curve o(λ) is not in it: the curve only tells which
-wavelength belongs to an offset. So a cube is computed on a grid of even offsets. The bands of the
-camera are read from it afterwards.
+with the offset o in pixels. The dispersion curve o(λ) does not appear in the integral: the curve
+only tells which wavelength belongs to an offset. So a cube is computed on a grid of even offsets.
+The bands of the camera are read from this cube afterwards.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from torch import Tensor
 from cassi.systems.base import System, SystemWrapper
 from cassi.systems.sd_cassi import SDCassi
 
-# A pitch of one pixel is changed until it divides the distance of the outermost bands. For a
-# distance of 5 pixels or more it becomes at most this, pixels, and counts as one pixel still: such
-# bands are interpolated linearly. Bands of a larger pitch are triangles as wide as the pitch.
+# Grids with a pitch of at most this, pixels, count as grids of one pixel: their bands are
+# interpolated linearly. Bands of a larger pitch are triangles as wide as the pitch. A pitch of one
+# pixel is adjusted until it divides the distance of the outermost bands. If that is 5 pixels or
+# more, the adjusted pitch is below this limit.
 _MAX_UNIT_PITCH = 1.1
 
 
@@ -38,7 +39,7 @@ class SpectralGrid:
 
     Attributes:
         offsets: offsets of the grid's bands, pixels, in the order of increasing wavelength.
-        named: offsets of the camera's bands, pixels, in the same direction.
+        band_offsets: offsets of the camera's bands, pixels, in the same direction.
     """
 
     offsets: tuple[float, ...]
@@ -50,12 +51,12 @@ class SpectralGrid:
     ) -> SpectralGrid:
         """Return the grid from the first to the last band of a camera.
 
-        The outermost bands lie on the grid. So its pitch is the one nearest to `pitch` that divides
-        their distance.
+        The outermost bands lie on the grid. So the pitch of the grid is the value nearest to
+        `pitch` that divides the distance of these bands.
 
         Args:
             band_offsets: offsets of the camera's bands, pixels, by increasing wavelength.
-            pitch: distance of two bands of the grid, pixels, about.
+            pitch: approximate distance of neighbouring bands of the grid, pixels.
             margin: pixels by which light reaches beyond the outermost bands, on both sides.
 
         >>> SpectralGrid.from_bands([0.0, 3.2, 5.0], 1.0, 1.0).offsets
@@ -76,7 +77,7 @@ class SpectralGrid:
         return abs(self.offsets[-1] - self.offsets[0]) / (len(self.offsets) - 1)
 
     def coarser(self, max_bands: int) -> SpectralGrid:
-        """Return a grid over the same light with at most so many bands, perhaps itself."""
+        """Return a grid over the same light with at most `max_bands` bands; itself if it fits."""
         if len(self.offsets) <= max_bands:
             return self
         margin = abs(self.offsets[0] - self.band_offsets[0])
@@ -92,22 +93,23 @@ class SpectralGrid:
     @cached_property
     def edges(self) -> np.ndarray:
         """Offsets of the edges between the camera's bands, and of both ends, `(C + 1,)`."""
-        return _band_edges(np.asarray(self.band_offsets))
+        return _compute_band_edges(np.asarray(self.band_offsets))
 
     @cached_property
     def reading(self) -> np.ndarray:
         """Matrix that reads the bands of the camera from a cube on the grid, `(C, G)`.
 
-        The light up to an offset is a cubic spline through its values at the edges of the grid's
-        bands. A band of the camera gets the difference of the spline at its two edges. So no light
-        is lost between bands, and a camera with the bands of the grid gets the cube unchanged.
+        The cumulative light up to an offset is a cubic spline through its values at the edges of
+        the grid's bands. A band of the camera gets the difference of the spline at its two edges.
+        So no light is lost between bands, and a camera with the bands of the grid gets the cube
+        unchanged.
         """
         from scipy.interpolate import CubicSpline
 
-        # The spline needs increasing offsets. Row n of the table is the light up to edge n, one
-        # column for each band of the grid.
+        # The spline needs increasing offsets. Row n of `cumulative_light` is the light up to edge
+        # n, with one column for each band of the grid.
         sign = np.sign(self.offsets[-1] - self.offsets[0])
-        edges = sign * _band_edges(np.asarray(self.offsets))
+        edges = sign * _compute_band_edges(np.asarray(self.offsets))
         cumulative_light = np.vstack(
             [np.zeros(len(self.offsets)), np.tril(np.ones([len(self.offsets)] * 2))]
         )
@@ -162,7 +164,7 @@ class SpectralGrid:
     def camera(self, system: System) -> System:
         """Return the camera with the bands of the grid in place of its own.
 
-        Bands a pixel apart are interpolated linearly, wider ones are triangles.
+        Bands one pixel apart are interpolated linearly; bands farther apart are triangles.
         """
         camera = system.base_camera
         assert isinstance(camera, SDCassi)
@@ -180,7 +182,7 @@ class BroadbandCamera(SystemWrapper):
 
     Args:
         system: the camera, see `has_grid`.
-        grid: its grid.
+        grid: the spectral grid on which the light is measured.
     """
 
     def __init__(self, system: System, grid: SpectralGrid) -> None:
@@ -226,10 +228,10 @@ def with_wide_bands(camera: SDCassi) -> SDCassi:
 
 
 def has_grid(system: System) -> bool:
-    """Tell whether cubes of a camera are computed on a grid: in light of all wavelengths.
+    """Tell whether cubes of a camera are computed on a spectral grid: in broadband light.
 
-    Cameras without one: bands a pixel apart are a grid already, a `band_width` is the user's
-    choice, and a mask per band is known at the bands only.
+    Some cameras have no grid in broadband light either. Bands one pixel apart are a grid already. A
+    `band_width` is the user's choice. A mask per band is known only at the bands.
     """
     camera = system.base_camera
     if not isinstance(camera, SDCassi) or type(camera) is not SDCassi:
@@ -241,7 +243,7 @@ def has_grid(system: System) -> bool:
     return is_monotonic and camera.mask.shape[-3] == 1 and not bool(np.all(np.abs(gaps) == 1))
 
 
-def _band_edges(positions: np.ndarray) -> np.ndarray:
+def _compute_band_edges(positions: np.ndarray) -> np.ndarray:
     """Return the edges of bands: half way to neighbours, and as far beyond the outermost."""
     middles = (positions[1:] + positions[:-1]) / 2
     return np.concatenate(

@@ -25,21 +25,26 @@ class Geometry:
     axis: int
 
 
-def scene_coordinates(
-    geometry: Geometry, band: int, parameters: Mapping[str, Tensor | None]
-) -> Tensor:
+def map_to_scene(geometry: Geometry, band: int, parameters: Mapping[str, Tensor | None]) -> Tensor:
     """Return the scene row and column that each detector pixel images in one band.
 
-    See `cassi.systems.WarpedCassi` for the equation. `parameters` are those of its map, float64,
-    by name. The result is `(2, H', W')`, float64, differentiable with respect to them.
+    See `cassi.systems.WarpedCassi` for the equation.
+
+    Args:
+        geometry: sizes of scene and detector, and the offsets.
+        band: index of the band.
+        parameters: parameters of the camera's map by name, float64.
+
+    Returns:
+        Rows and columns `(2, H', W')`, float64, differentiable with respect to the parameters.
     """
 
-    def of_band(name: str) -> Tensor:
+    def select_band(name: str) -> Tensor:
         value = parameters[name]
         assert value is not None
         return value[min(band, len(value) - 1)]
 
-    magnification = of_band("magnification")
+    magnification = select_band("magnification")
     options = {"dtype": torch.float64, "device": magnification.device}
     middle = [(side - 1) / 2 for side in geometry.scene]
     offset = [0.0, 0.0]
@@ -49,35 +54,46 @@ def scene_coordinates(
         for side, o, m in zip(geometry.detector, offset, middle, strict=True)
     )
     down, right = torch.meshgrid(down, right, indexing="ij")
-    angle = of_band("rotation") * (math.pi / 180)
+    angle = select_band("rotation") * (math.pi / 180)
     position = [
         middle[0] + (angle.cos() * down - angle.sin() * right) / magnification,
         middle[1] + (angle.sin() * down + angle.cos() * right) / magnification,
     ]
     # r̂ and ŝ, in units of half a side. A side of one pixel would divide by zero.
-    unit = [down / max(middle[0], 0.5), right / max(middle[1], 0.5)]
+    unit_coordinates = [down / max(middle[0], 0.5), right / max(middle[1], 0.5)]
     along_axis, across_axis = (1, 0) if geometry.axis == -1 else (0, 1)
-    count = len(geometry.offsets)
-    band_position = 2 * band / (count - 1) - 1 if count > 1 else 0.0
-    position[along_axis] = position[along_axis] + of_band("smile") * unit[across_axis] ** 2
+    n_bands = len(geometry.offsets)
+    band_position = 2 * band / (n_bands - 1) - 1 if n_bands > 1 else 0.0
+    position[along_axis] = (
+        position[along_axis] + select_band("smile") * unit_coordinates[across_axis] ** 2
+    )
     position[across_axis] = (
-        position[across_axis] + of_band("keystone") * band_position * unit[across_axis]
+        position[across_axis]
+        + select_band("keystone") * band_position * unit_coordinates[across_axis]
     )
     coordinates = torch.stack(position)
     if parameters["polynomial"] is not None:
-        powers = [torch.stack([u**n for n in range(of_band("polynomial").shape[-1])]) for u in unit]
-        polynomial_shift = torch.einsum("dpq,phw,qhw->dhw", of_band("polynomial"), *powers)
+        powers = [
+            torch.stack([u**n for n in range(select_band("polynomial").shape[-1])])
+            for u in unit_coordinates
+        ]
+        polynomial_shift = torch.einsum("dpq,phw,qhw->dhw", select_band("polynomial"), *powers)
         coordinates = coordinates + polynomial_shift
     if parameters["displacement"] is not None:
-        coordinates = coordinates + of_band("displacement")
+        coordinates = coordinates + select_band("displacement")
     return coordinates
 
 
-def corners(coordinates: Tensor, scene: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def find_corners(coordinates: Tensor, scene: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Return the four scene pixels around each point, and their bilinear weights.
 
-    Coordinates are `(2, H', W')`. Indices into the flattened scene, int32, and weights are
-    `(H'·W', 4)`. Points beside the scene have weight 0 and index 0.
+    Args:
+        coordinates: rows and columns of the points, `(2, H', W')`.
+        scene: (H, W).
+
+    Returns:
+        Indices into the flattened scene, int32, and weights, both `(H'·W', 4)`. Pixels beside the
+        scene have weight 0 and index 0.
     """
     first = coordinates.detach().floor()
     fraction = coordinates - first
@@ -97,8 +113,8 @@ def corners(coordinates: Tensor, scene: tuple[int, int]) -> tuple[Tensor, Tensor
 class Taps(NamedTuple):
     """A sparse matrix from each band's scene to the detector, and its transpose.
 
-    Each is stored in the order of its results, so that every sum has a fixed order and operators
-    give the same bits for any number of threads.
+    The entries of both are sorted by the pixel of the result. So every sum has a fixed order, and
+    operators give the same bits for any number of threads.
     """
 
     source: Tensor
@@ -110,24 +126,24 @@ class Taps(NamedTuple):
     back_weight: Tensor
     """Weights of `back_source`."""
     back_start: Tensor
-    """`(C, H·W + 1)`, int32: first entry of each pixel of the scene among those of its band."""
+    """`(C, H·W + 1)`, int32: where the entries of each scene pixel start in those of its band."""
     parts: tuple[int, ...]
-    """Number of entries of every band."""
+    """Number of entries of `back_source` for every band."""
 
 
 @torch.no_grad()
 def make_taps(
     geometry: Geometry, parameters: Mapping[str, Tensor | None], dtype: torch.dtype
 ) -> Taps:
-    """Compute the matrix and its transpose from the `scene_coordinates` of every band.
+    """Compute the matrix and its transpose from the map of every band, see `map_to_scene`.
 
-    `dtype` is that of the weights.
+    `dtype` is the dtype of the weights.
     """
     scene_pixels, detector_pixels = math.prod(geometry.scene), math.prod(geometry.detector)
     bands = len(geometry.offsets)
     device = next(value.device for value in parameters.values() if value is not None)
-    # Filled in place, so that never more than one band exists twice. `back_source` is as long as
-    # it can become; the system takes no memory for its end, which is not written to.
+    # The tensors are filled in place, so that at most one band exists twice. `back_source` has its
+    # largest possible length. The operating system takes memory only for the part that is written.
     source = torch.empty(bands, detector_pixels, 4, dtype=torch.int32, device=device)
     weight = torch.empty(bands, detector_pixels, 4, dtype=dtype, device=device)
     back_source = torch.empty(source.numel(), dtype=torch.int32, device=device)
@@ -135,14 +151,14 @@ def make_taps(
     back_start = torch.zeros(bands, scene_pixels + 1, dtype=torch.int32, device=device)
     entry_counts: list[int] = []
     for band in range(bands):
-        source[band], band_weights = corners(
-            scene_coordinates(geometry, band, parameters), geometry.scene
+        source[band], band_weights = find_corners(
+            map_to_scene(geometry, band, parameters), geometry.scene
         )
         weight[band] = band_weights
         band_source, band_weights = source[band].flatten(), weight[band].flatten()
         nonzero = torch.nonzero(band_weights)[:, 0]
-        # The transpose sums over the entries of one pixel of the scene, so they are sorted by it. A
-        # stable sort keeps the order of the sums, and with it the bits.
+        # The transpose sums the entries of each scene pixel, so the entries are sorted by scene
+        # pixel. The sort is stable, which keeps the order of the sums and so the bits.
         order = nonzero[band_source[nonzero].argsort(stable=True)]
         entries = slice(sum(entry_counts), sum(entry_counts) + len(order))
         back_source[entries], back_weight[entries] = order // 4, band_weights[order]
@@ -179,8 +195,8 @@ def resample_differentiably(table: Tensor, source: list[Tensor], weight: list[Te
 
 
 def _resample(table: Tensor, source: Tensor, weight: Tensor) -> Tensor:
-    # Band by band: a scene then stays in the cache, and memory need not hold a value for every
-    # pixel and band at once.
+    # Bands are summed one by one. The scene of a band then stays in the cache, and memory need not
+    # hold a value for every pixel and band at once.
     start = torch.arange(0, weight[0].numel() + 1, 4, dtype=source.dtype, device=table.device)
     image = table.new_zeros(len(start) - 1, table.shape[2])
     for band, band_scene in enumerate(table):
@@ -194,10 +210,10 @@ def _spread(
     table = table.contiguous()
     scenes = table.new_empty(len(start), start.shape[1] - 1, table.shape[1])
     begin = 0
-    for band, count in enumerate(parts):
-        entries = slice(begin, begin + count)
+    for band, n_entries in enumerate(parts):
+        entries = slice(begin, begin + n_entries)
         scenes[band] = _sum_rows(source[entries], table, start[band], weight[entries])
-        begin += count
+        begin += n_entries
     return scenes
 
 
@@ -236,7 +252,7 @@ class _Interpolate(torch.autograd.Function):
     def vmap(
         info: VmapInfo, in_dims: tuple[int, *tuple[None, ...]], table: Tensor, *arguments: Any
     ) -> tuple[Tensor, int]:
-        # Entries that vmap maps are further columns of the table: one call serves all.
+        # The dimension that vmap maps becomes further columns of the table, so one call is enough.
         columns = table.movedim(in_dims[0], -1)
         image = _interpolate(columns.flatten(-2), *arguments)
         return image.unflatten(-1, (-1, info.batch_size)), image.ndim
@@ -278,9 +294,11 @@ def _sum_rows(source: Tensor, table: Tensor, start: Tensor, weight: Tensor) -> T
 
 
 @torch.no_grad()
-def mean_offset(geometry: Geometry, band: int, parameters: Mapping[str, Tensor | None]) -> float:
+def compute_mean_offset(
+    geometry: Geometry, band: int, parameters: Mapping[str, Tensor | None]
+) -> float:
     """Return the mean detector column (or row) of the first column of a band, pixels."""
-    coordinates = scene_coordinates(geometry, band, parameters)
+    coordinates = map_to_scene(geometry, band, parameters)
     is_inside = torch.ones_like(coordinates[0], dtype=torch.bool)
     for coordinate, side in zip(coordinates, geometry.scene, strict=True):
         is_inside &= (coordinate >= 0) & (coordinate <= side - 1)

@@ -1,4 +1,4 @@
-"""Products with and solutions of band matrices, which couple neighbouring pixels of a row."""
+"""Multiply and solve with band matrices, which couple neighbouring pixels of a detector line."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -16,8 +16,8 @@ def solve_lines(r: Tensor, gram: Tensor, rho: float | Tensor, offsets: Sequence[
     """
     # Where most light of a scene pixel falls on the second of two detector pixels, elimination
     # from the first pixel on multiplies rounding errors at each pixel by the ratio of the two
-    # weights. Elimination from the other end divides them by it. The mean fraction of the offsets
-    # tells which pixel gets more light.
+    # weights. Elimination from the other end divides the errors by this ratio. The mean fraction
+    # of the offsets tells which pixel gets more light.
     if sum(offset % 1 for offset in offsets) <= len(offsets) / 2:
         return ops.band_solve(r, gram, rho)
     rho = rho.flip(-1) if isinstance(rho, Tensor) and rho.ndim > 2 else rho
@@ -25,7 +25,7 @@ def solve_lines(r: Tensor, gram: Tensor, rho: float | Tensor, offsets: Sequence[
 
 
 def add_lines(v: Tensor, y: Tensor, gram: Tensor) -> Tensor:
-    """Return v + G y, v and y `(B, K, H, D)`, G as `cassi.ops.gram_taps` makes it."""
+    """Return v + G y for v and y `(B, K, H, D)` and a gram G of `cassi.ops.gram_taps`."""
     shots, width = y.shape[1], y.shape[-1]
     # Not v.clone(): under vmap the sum must be a mapped tensor if v or y is one.
     total = torch.add(v, y, alpha=0)

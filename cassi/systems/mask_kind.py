@@ -3,24 +3,25 @@
 import torch
 from torch import Tensor
 
-# Values of a design that differ by at most this fraction of the contrast are one value. It is one
-# step of an 8-bit image.
+# Values of a design that differ by at most this fraction of the contrast count as equal. The
+# fraction is one step of an 8-bit image.
 _MAX_ROUNDING = 1 / 255
 
-# Noise, blur and vignetting spread a sensor's values around a level at least like a Gaussian. On
-# one side of its mean a Gaussian has 2.5 times as many values within one standard deviation as in
-# the next interval of the same width. The levels of a design are narrower.
+# Noise, blur and vignetting spread a sensor's values around a level at least as widely as a
+# Gaussian. On one side of its mean a Gaussian has 2.5 times as many values within one standard
+# deviation as in the next interval of the same width. The levels of a design are narrower.
 _MIN_PEAK_RATIO = 2.5
 
-# A measured mask may have this fraction of its pixels at one exact level: users clip the brightest
-# pixels, usually half as many.
+# A measured mask may have this fraction of its pixels at one exact level, because users clip the
+# brightest pixels. They usually clip half as many.
 _MAX_CLIPPED_FRACTION = 0.01
 
 
 def is_design(mask: Tensor) -> bool:
-    """Tell whether a mask is a design mask, with two values only. A sensor's blur adds grey ones.
+    """Tell whether a mask is a design mask, with two values only.
 
-    Each image of a mask `(…, H, W)` may have its own two values, rounded to 8 bits.
+    A mask that a sensor measured has grey values between them, from blur. Each image of a mask
+    `(…, H, W)` may have its own two values, rounded to 8 bits.
     """
     lowest, highest = mask.amin((-2, -1), keepdim=True), mask.amax((-2, -1), keepdim=True)
     distances = torch.minimum(mask - lowest, highest - mask)
@@ -32,9 +33,8 @@ def has_two_levels(mask: Tensor) -> bool:
 
     A design that is averaged over pixels is grey where an element ends within a pixel. Pixels
     within one element still have one of two values, to the rounding of 8 bits. A measured mask has
-    its values spread over more than the rounding. So the function compares the number of values
-    within the rounding of each level with that of the next interval, and with the number of pixels
-    that may be clipped.
+    its values spread over more than the rounding. So each level must have far more values within
+    the rounding than the next interval of the same width has, and more than users clip.
     """
     lowest, highest = mask.amin((-2, -1), keepdim=True), mask.amax((-2, -1), keepdim=True)
     distances = torch.stack((mask - lowest, highest - mask)) / (highest - lowest)

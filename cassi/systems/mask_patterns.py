@@ -19,13 +19,18 @@ def filter_curves(count: int, bands: int, width: float = 1.2) -> Tensor:
     Args:
         count: number G of filters.
         bands: number C of bands.
-        width: full width at half maximum, over the distance of two middles.
+        width: full width at half maximum, in units of the distance of two middles.
     """
     spacing = bands / count
     middles = (torch.arange(count) + 0.5) * spacing - 0.5
     distances = (torch.arange(bands) - middles[:, None]) / (width * spacing)
     curves = torch.exp(-4 * math.log(2) * distances.square())
     return torch.where(curves < 0.01, 0, curves)
+
+
+# Seeds of the masks of one pattern differ by this prime, so that patterns with neighbouring seeds
+# share no mask.
+_SEED_STRIDE = 7919
 
 
 class MaskPattern(ABC):
@@ -53,7 +58,7 @@ class MaskPattern(ABC):
         """
         shape = (self.shots, bands if self.per_band else 1)
         planes = [
-            self._draw_plane(height, width, self.seed + 7919 * number)
+            self._draw_plane(height, width, self.seed + _SEED_STRIDE * number)
             for number in range(shape[0] * shape[1])
         ]
         return torch.stack(planes).reshape(*shape, height, width)
@@ -124,7 +129,7 @@ class BlueNoiseMask(MaskPattern):
     Raises:
         ValueError: numbers out of range.
 
-    Source: see `blue_noise`.
+    Source: see `draw_blue_noise`.
 
     >>> BlueNoiseMask(0.25).draw(8, 8).mean().item()
     0.25
@@ -139,7 +144,7 @@ class BlueNoiseMask(MaskPattern):
         self._check()
 
     def _draw_plane(self, height: int, width: int, seed: int) -> Tensor:
-        return torch.from_numpy(blue_noise(height, width, self.density, seed)).float()
+        return torch.from_numpy(draw_blue_noise(height, width, self.density, seed)).float()
 
 
 @dataclass(frozen=True)
@@ -153,11 +158,10 @@ class OpenMask(MaskPattern):
     density = 1.0
     shots = 1
     per_band = False
+    seed = 0
 
     def _draw_plane(self, height: int, width: int, seed: int) -> Tensor:
         return torch.ones(height, width)
-
-    seed = 0
 
 
 @dataclass(frozen=True)
@@ -165,11 +169,11 @@ class HoleMask(MaskPattern):
     """A grid of holes, so far apart that their spectra do not overlap (PMVIS).
 
     Attributes:
-        columns: pixels between holes along a row; None: one more than there are bands, for a
-            dispersion of one pixel per band along rows.
-        rows: pixels between rows of holes.
-        stagger: columns by which each row of holes is moved against the one before, so that holes
-            do not stand in columns; None: 0.382 of `columns`, the golden section.
+        columns: distance of holes along a row, pixels. None: the number of bands plus one, which
+            suits a dispersion of one pixel per band along rows.
+        rows: distance of the rows of holes, pixels.
+        stagger: columns by which each row of holes is shifted against the row above, so that holes
+            do not lie below each other. None: 0.382 of `columns`, the golden section.
 
     Raises:
         ValueError: numbers out of range.
@@ -220,7 +224,7 @@ class ColourMask(MaskPattern):
 
     Attributes:
         filters: number of filters, Gaussians evenly spaced over the bands; see `filter_curves`.
-        width: full width of a filter at half maximum over the distance of their middles.
+        width: full width of a filter at half maximum, in units of the distance of two middles.
         shots: number K of masks.
         seed: seed of all random numbers.
 
@@ -240,7 +244,7 @@ class ColourMask(MaskPattern):
     seed: int = 0
 
     per_band = True
-    density = 0.0  # unknown until the number of bands is
+    density = 0.0  # unknown: the mean transmission depends on the number of bands
 
     def __post_init__(self) -> None:
         whole_number("filters", self.filters, 1)
@@ -252,7 +256,9 @@ class ColourMask(MaskPattern):
     def draw(self, height: int, width: int, bands: int = 1) -> Tensor:
         """Draw the mask `(K, C, H, W)`, float32; see `MaskPattern.draw`."""
         curves = filter_curves(self.filters, bands, self.width)
-        planes = [self._draw_plane(height, width, self.seed + 7919 * k) for k in range(self.shots)]
+        planes = [
+            self._draw_plane(height, width, self.seed + _SEED_STRIDE * k) for k in range(self.shots)
+        ]
         return torch.stack([curves.mT[:, plane] for plane in planes])
 
     def _draw_plane(self, height: int, width: int, seed: int) -> Tensor:  # numbers of filters
@@ -262,13 +268,15 @@ class ColourMask(MaskPattern):
 
 @dataclass(frozen=True)
 class Complementary(MaskPattern):
-    """Every mask of a pattern, and its complement 1 − m: a mirror array sends no light away.
+    """The masks m of a pattern, followed by their complements 1 − m.
+
+    A mirror array can send the light of both to a detector, so that none is lost.
 
     Attributes:
         of: the pattern of the first K shots; the next K are their complements.
 
     Raises:
-        TypeError: `of` is no pattern.
+        TypeError: `of` is no `MaskPattern`.
 
     >>> Complementary(RandomMask(shots=2)).draw(4, 6).sum(0).unique()
     tensor([2.])
@@ -285,7 +293,7 @@ class Complementary(MaskPattern):
 
     @property
     def shots(self) -> int:  # type: ignore[override]
-        """Number of masks: twice those of the pattern."""
+        """Number of masks: twice the number of the pattern's masks."""
         return 2 * self.of.shots
 
     @property
@@ -303,39 +311,46 @@ class Complementary(MaskPattern):
 
 
 _BLUR_SIGMA_PIXELS = 1.5  # Ulichney's choice
-# This fraction of the pixels is placed at random, and then moved until nothing changes.
+# This fraction of the pixels is set at random. They are then moved until nothing changes.
 _START_FRACTION = 0.1
 
 
-def blue_noise(height: int, width: int, density: float, seed: int) -> np.ndarray:
+def draw_blue_noise(height: int, width: int, density: float, seed: int) -> np.ndarray:
     """Draw a binary pattern whose spectrum has no low frequencies, periodic in both directions.
 
-    Void and cluster: a Gaussian blur (1.5 pixels) shows the tightest cluster, where a pixel is
-    removed, and the largest void, where one is set. A tenth of the pixels is placed at random and
-    moved in this way until nothing changes. Then the largest voids are filled until the density is
-    reached.
+    The method is void and cluster. A Gaussian blur (1.5 pixels) shows the tightest cluster and the
+    largest void. A pixel is removed from the cluster and set in the void. A tenth of the pixels is
+    set at random and moved in this way until nothing changes. Then the largest voids are filled
+    until the density is reached. Above a density of 0.5 ones and zeros change roles.
 
-    The result is boolean, `(height, width)`; 256×256 take a few seconds. Above a density of 0.5 the
-    roles of ones and zeros are exchanged.
+    Args:
+        height: rows.
+        width: columns.
+        density: fraction of ones.
+        seed: seed of the random numbers.
+
+    Returns:
+        Boolean, `(height, width)`. A pattern of 256×256 takes a few seconds.
 
     Source: Ulichney, "The void-and-cluster method for dither array generation", SPIE 1913, 1993.
     """
     if density > 0.5:
-        return ~blue_noise(height, width, 1 - density, seed)
+        return ~draw_blue_noise(height, width, 1 - density, seed)
     n_ones = max(1, round(density * height * width))
     n_random = min(n_ones, max(1, round(_START_FRACTION * height * width)))
     generator = np.random.default_rng(seed)
     ones = np.zeros((height, width), bool)
     ones.flat[generator.choice(height * width, n_random, replace=False)] = True
 
-    kernel_table = _periodic_gaussian(height, width)
+    kernel_table = _make_periodic_gaussian(height, width)
     density_map = np.fft.ifft2(np.fft.fft2(ones) * np.fft.fft2(kernel_table[:height, :width])).real
-    # Ones are lifted above all zeros. So one array serves both searches: the largest value is the
-    # tightest cluster among ones, the smallest is the largest void among zeros.
+    # A constant is added at all ones, which raises them above all zeros. So one array serves both
+    # searches: its largest value is the tightest cluster of ones, its smallest the largest void.
     lift = 2 * kernel_table[:height, :width].sum()
     density_map += lift * ones
 
-    # A blur is linear: a changed pixel adds its kernel. No Fourier transform is taken again.
+    # The blur is linear. So a changed pixel adds or subtracts its kernel, without another Fourier
+    # transform.
     def change(index: int, sign: int) -> None:
         row, column = divmod(index, width)
         kernel = kernel_table[height - row : 2 * height - row, width - column : 2 * width - column]
@@ -355,7 +370,7 @@ def blue_noise(height: int, width: int, density: float, seed: int) -> np.ndarray
     return density_map > lift / 2
 
 
-def _periodic_gaussian(height: int, width: int) -> np.ndarray:  # (2 H, 2 W): 2 × 2 periods
+def _make_periodic_gaussian(height: int, width: int) -> np.ndarray:  # (2 H, 2 W): 2 × 2 periods
     rows, columns = (np.minimum(np.arange(n), n - np.arange(n)) for n in (height, width))
     vertical, horizontal = (np.exp(-0.5 * (d / _BLUR_SIGMA_PIXELS) ** 2) for d in (rows, columns))
     return np.tile(np.outer(vertical, horizontal), (2, 2))

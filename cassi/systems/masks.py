@@ -18,8 +18,9 @@ def check_mask(mask: Tensor) -> None:
 
     Raises:
         ValueError: the mask has NaN, values outside of [0, 1] by more than 1e-3, or a row or column
-            that is dark in all shots. Nothing there can be recovered; mostly the crop is wrong.
-            Dark rows or columns that recur with a period, as in a grid of holes, are accepted.
+            that is dark in all shots. Nothing can be recovered there, and the usual cause is a
+            wrong crop. Dark rows or columns that recur with a period, as in a grid of holes, are
+            accepted.
     """
     if not torch.isfinite(mask).all():
         raise ValueError("mask: expected finite transmissions, got NaN or infinity")
@@ -99,7 +100,7 @@ class LearnableMask(nn.Module):
         return mask
 
     def place_in(self, system: S) -> S:
-        """Make this the mask of a camera, and its parameters those of the camera.
+        """Make this the mask of a camera. The parameters p become parameters of the camera.
 
         Args:
             system: a camera with a buffer `mask`, changed in place. Several cameras may share one
@@ -117,11 +118,11 @@ class LearnableMask(nn.Module):
                 f"mask: expected the camera's shape {tuple(camera_mask.shape)}, got "
                 f"{tuple(self.values.shape)}"
             )
-        parametrize.register_parametrization(system, "mask", _MaskFrom(self))
+        parametrize.register_parametrization(system, "mask", _MaskParametrization(self))
         return system
 
 
-class _MaskFrom(nn.Module):
+class _MaskParametrization(nn.Module):
     """A parametrization that replaces a camera's mask by the present value of a learnable one."""
 
     def __init__(self, source: LearnableMask) -> None:
@@ -131,8 +132,8 @@ class _MaskFrom(nn.Module):
     def forward(self, camera_mask: Tensor) -> Tensor:
         mask = self.source().to(camera_mask).view_as(camera_mask)
         if not torch.is_grad_enabled():
-            # A camera derives its gram afresh only for a mask that asks for gradients; this one
-            # changes with every step of the optimizer.
+            # A camera computes its gram anew only if the mask requires gradients. A learnable
+            # mask changes with every step of the optimizer.
             mask = mask.detach().requires_grad_()
         return mask
 
@@ -145,7 +146,7 @@ def move_mask(
 ) -> Tensor:
     """Magnify and turn a mask about its middle, then shift it.
 
-    The mask is interpolated bilinearly, and continued by its border.
+    The mask is interpolated bilinearly. Pixels beyond its border repeat the border.
 
     Args:
         mask: `(K, 1|C, H, W)`.
@@ -156,10 +157,10 @@ def move_mask(
     height, width = mask.shape[-2:]
     angle = math.radians(rotation)
     cos, sin = math.cos(angle), math.sin(angle)
-    # In float64: a grid in [-1, 1] of float32 would blur by 1e-5 of a pixel times the size.
+    # The grid is float64: rounding coordinates in [-1, 1] to float32 would blur a large mask.
     rows = torch.arange(height, dtype=torch.float64)[:, None] - (height - 1) / 2 - shift[0]
     columns = torch.arange(width, dtype=torch.float64)[None] - (width - 1) / 2 - shift[1]
-    # Where each pixel comes from: the inverse turn, rows counted downwards.
+    # The source position of each pixel, by the inverse rotation. Rows count downwards.
     source_columns = (cos * columns - sin * rows) / magnification
     source_rows = (sin * columns + cos * rows) / magnification
     grid = torch.stack([source_columns * 2 / width, source_rows * 2 / height], -1)
@@ -175,7 +176,12 @@ def move_mask(
 def likeness_of_bands(mask: Tensor, step: int, axis: int) -> float:
     """Return the mean correlation of each band's mask with the next one, moved back by a step.
 
-    It is near 1 for masks on the detector's grid, which are one mask moved from band to band.
+    The correlation is near 1 for masks on the detector's grid: one mask, moved from band to band.
+
+    Args:
+        mask: `(K, C, H, W)`.
+        step: whole pixels per band.
+        axis: axis of the dispersion, -1 or -2.
     """
     length = mask.shape[axis] - abs(step)
     if length < 1:
@@ -184,7 +190,7 @@ def likeness_of_bands(mask: Tensor, step: int, axis: int) -> float:
     second = mask[:, 1:].narrow(axis, max(step, 0), length).flatten(2)
     first, second = (masks - masks.mean(-1, keepdim=True) for masks in (first, second))
     norms = first.norm(dim=-1) * second.norm(dim=-1)
-    if not bool((norms > 0).all()):  # an open mask is like any other
+    if not bool((norms > 0).all()):  # an open mask has no contrast, and all its bands are equal
         return 1.0
     return float(((first * second).sum(-1) / norms).mean())
 
@@ -196,8 +202,8 @@ def unshift_masks(
 
     Detector pixel w' of band c images column w' − o(c) of the scene. If every band's mask is dark
     outside of its window o(c) <= w' < o(c) + W, the scene has W = W' − max o columns. Masks that
-    are equal become one. Otherwise light of further columns reaches the detector: the scene is then
-    W' + max o columns wide, each band moves by o(c) − max o, and light beyond the detector's ends
+    are equal become one. Otherwise light of further columns reaches the detector. The scene is then
+    W' + max o columns wide, and each band moves by o(c) − max o. Light beyond the detector's ends
     is lost.
 
     Args:
@@ -239,7 +245,7 @@ def unshift_masks(
         )
     windows = torch.stack([masks[:, c, :, o : o + width] for c, o in enumerate(shifts)], 1)
     n_dark, n_dark_inside = (int((tensor.abs() <= tolerance).sum()) for tensor in (masks, windows))
-    # Dark outside of the windows: no light from columns beside these W reaches the detector.
+    # If all is dark outside of the windows, no light of columns beside these W is detected.
     if n_dark - n_dark_inside == masks.numel() - windows.numel():
         is_equal = bool(((windows - windows[:, :1]).abs() <= tolerance).all())
         mask = windows[:, :1] if is_equal else windows

@@ -11,7 +11,7 @@ from cassi.systems.arguments import Array, as_mask, as_step, check_axis, spaced_
 from cassi.systems.mask_patterns import filter_curves
 from cassi.systems.sd_cassi import SDCassi
 
-LETTERS = "RGB"
+FILTER_LETTERS = "RGB"
 
 
 class MosaicCassi(SDCassi):
@@ -19,10 +19,10 @@ class MosaicCassi(SDCassi):
 
         y[k, h, w'] = Σ_c R[g(h, w'), c] · m[k, h, w' − o(c)] · x[c, h, w' − o(c)]
 
-    g is the number of the filter on a detector pixel, a tile that is repeated. With a step and
-    "RGGB" it is a single disperser with a Bayer sensor. With step 0 and a mask of ones it is a
-    snapshot mosaic (MSFA). Every band moves by whole pixels, so filters can be multiplied into the
-    mask of their band: the camera is an `SDCassi` with a `mask` `(K, C, H, W)`.
+    g is the number of the filter on a detector pixel. A tile of filters repeats over the detector.
+    With a step and "RGGB" the camera is a single disperser with a Bayer sensor. With step 0 and a
+    mask of ones it is a snapshot mosaic (MSFA). Every band moves by whole pixels, so filters can be
+    multiplied into the mask of their band: the camera is an `SDCassi` with a `mask` `(K, C, H, W)`.
 
     Args:
         mask: transmission in [0, 1], as for `SDCassi`; ones where there is no mask.
@@ -30,7 +30,8 @@ class MosaicCassi(SDCassi):
         step: dispersion, whole pixels per band; 0 for none.
         axis: -1 disperses along columns, -2 along rows.
         pattern: the tile: "RGGB", read row by row; a number n, for n×n different filters in order
-            of wavelength; or numbers of filters `(h, w)`. It starts at the first detector pixel.
+            of wavelength; or numbers of filters `(h, w)`. The first tile starts at the first
+            detector pixel.
         response: R, `(G, C)`, finite: sensitivity behind each filter to each band. None: Gaussian
             filters with evenly spaced middles, see `filter_curves`.
         offsets: whole pixels o(c) in place of a step, one per band.
@@ -99,15 +100,18 @@ def as_pattern(pattern: Array) -> tuple[Tensor, str]:
     """Return the numbers of the filters `(h, w)`, and the letters that they index.
 
     The letters are "RGB" for a pattern of letters, else "".
+
+    Raises:
+        ValueError: the pattern is of no kind that `MosaicCassi` takes.
     """
     if isinstance(pattern, str):
         side = round(len(pattern) ** 0.5)
-        if side**2 != len(pattern) or not pattern or not set(pattern) <= set(LETTERS):
+        if side**2 != len(pattern) or not pattern or not set(pattern) <= set(FILTER_LETTERS):
             raise ValueError(
                 f"pattern: expected a square of letters R, G, B, such as RGGB, got {pattern!r}"
             )
-        numbers = torch.tensor([LETTERS.index(letter) for letter in pattern])
-        return numbers.view(side, side), LETTERS
+        numbers = torch.tensor([FILTER_LETTERS.index(letter) for letter in pattern])
+        return numbers.view(side, side), FILTER_LETTERS
     if isinstance(pattern, int) and not isinstance(pattern, bool):
         if not 1 <= pattern <= 64:
             raise ValueError(f"pattern: expected a tile of 1 to 64 pixels a side, got {pattern}")
@@ -125,7 +129,7 @@ def count_filters(pattern: Array) -> int:
     """Return the number G of different filters of a pattern.
 
     Raises:
-        ValueError: it is no pattern.
+        ValueError: the pattern is of no kind that `MosaicCassi` takes.
     """
     tile, letters = as_pattern(pattern)
     return len(letters) or int(tile.max()) + 1
@@ -134,8 +138,10 @@ def count_filters(pattern: Array) -> int:
 def _as_response(response: Array | None, count: int, letters: str, bands: int) -> Tensor:
     """Check a response `(G, C)`, or draw Gaussian filters."""
     if response is None:
+        # A tile of 64 × 64 pixels, the largest that a number gives, has 4096 filters.
         if count > 4096:
             raise ValueError(f"pattern: expected at most 4096 filters, got {count}")
+        # Filters for red, green and blue overlap more than those of a spectral mosaic.
         curves = filter_curves(count, bands, width=1.5 if letters else 1.2)
         # Bands go from blue to red, letters from R to B.
         return curves.flip(0) if letters else curves
@@ -152,7 +158,7 @@ def _as_response(response: Array | None, count: int, letters: str, bands: int) -
 
 
 def _tile_filters(tile: Tensor, size: Sequence[int], axis: int, start: int) -> Tensor:
-    """Return the filters before a band that falls on the detector from `start` on: `(H, W)`."""
+    """Return the filter number at each mask pixel, `(H, W)`, if the band begins at `start`."""
     rows, columns = (torch.arange(side) for side in size)
     if axis == -1:
         columns = columns + start

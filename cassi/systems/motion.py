@@ -8,8 +8,8 @@ from torch.nn.functional import grid_sample, pad
 
 from cassi import ops
 
-# A spline coefficient depends on pixels by (√3 − 2)^distance. Beyond 12 pixels that is below 1e-7,
-# the rounding of float32.
+# The weight of a pixel in a spline coefficient falls as |√3 − 2|^distance. Beyond 12 pixels it is
+# below 1e-7, the rounding of float32.
 _KERNEL_REACH_PIXELS = 12
 
 
@@ -39,7 +39,7 @@ def _map_points(
     return picture_rows, picture_columns
 
 
-def inverse(motion: Tensor) -> Tensor:
+def invert_motion(motion: Tensor) -> Tensor:
     """Return the motion from the picture to the cube."""
     down, right, angle, log_scale = motion
     cos, sin = torch.cos(angle) * (-log_scale).exp(), torch.sin(angle) * (-log_scale).exp()
@@ -61,7 +61,7 @@ class Movable(nn.Module):
         is_visible = g.isfinite().all(1, keepdim=True)
         splines = torch.where(is_visible, g, 0)
         for _ in range(2):
-            splines = _spline_coefficients(splines).mT
+            splines = _compute_spline_coefficients(splines).mT
         self.is_whole = bool(is_visible.all())
         self.register_buffer(
             "picture", g if self.is_whole else torch.where(is_visible, g, torch.nan)
@@ -86,9 +86,11 @@ class Movable(nn.Module):
             positions = (
                 _to_grid_units(coordinate, n) for coordinate, n in ((i, height), (j, width))
             )
+            # A sample is 1 only if all pixels around it are visible; 0.999 allows for rounding.
             is_inside = is_inside & (_sample_linearly(self.is_visible, *positions) > 0.999)
         down, right = (
-            _spline_samples(coordinate, n + 2) for coordinate, n in ((i, height), (j, width))
+            _split_into_linear_samples(coordinate, n + 2)
+            for coordinate, n in ((i, height), (j, width))
         )
         samples = torch.zeros_like(self.picture)
         for down_weight, row in down:
@@ -96,22 +98,23 @@ class Movable(nn.Module):
                 samples.addcmul_(_sample_linearly(splines, row, column), down_weight * right_weight)
         return samples.masked_fill_(~is_inside, torch.nan)
 
-    def filled(self, motion: Tensor, prediction: Tensor) -> Tensor:
+    def fill_details(self, motion: Tensor, prediction: Tensor) -> Tensor:
         """Return p + V (D g − W p): the moved picture, with details of p that g cannot show.
 
-        W moves the prediction p to the picture, V moves back, both as `forward`; NaN outside. D are
-        the exposures that fit best. See `cassi.systems.guide.GuidedPrior`.
+        W moves the prediction p to the pixels of the picture g, and V moves pictures back. Both
+        sample as `forward` does, and give NaN outside. D holds the exposures that fit best. See
+        `cassi.systems.guide.GuidedPrior`.
         """
         if not bool(motion.any()):
             return self.picture
-        moved_prediction = Movable(prediction)(inverse(motion))
+        moved_prediction = Movable(prediction)(invert_motion(motion))
         visible_picture = torch.where(moved_prediction.isfinite(), self.picture, torch.nan)
         residual, _ = fit_exposure(visible_picture, moved_prediction)
         moved_residual = Movable(torch.where(self.is_visible > 0, residual, torch.nan))(motion)
         return prediction + moved_residual
 
 
-def _spline_coefficients(g: Tensor) -> Tensor:
+def _compute_spline_coefficients(g: Tensor) -> Tensor:
     """Return coefficients of cubic B-splines along the last axis, with one more on either side."""
     # The splines go through the pixels. Their coefficients are the pixels convolved with
     # √3 (√3 − 2)^|distance|, the inverse of the kernel (1, 4, 1)/6.
@@ -123,10 +126,10 @@ def _spline_coefficients(g: Tensor) -> Tensor:
     return ops.convolve1d(padded, kernel).narrow(-1, 2 * _KERNEL_REACH_PIXELS, g.shape[-1] + 2)
 
 
-def _spline_samples(positions: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
+def _split_into_linear_samples(positions: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
     """Return weights and positions of the two linear samples whose sum is a spline's value."""
-    # A cubic B-spline has four weights, all positive. Two neighbouring coefficients in the right
-    # proportion are one linear sample between them, which `grid_sample` takes in one go.
+    # A cubic B-spline has four weights, all positive. The weighted sum of two neighbouring
+    # coefficients is one linear sample between them, times the sum of both weights.
     start = positions.floor()
     f = positions - start
     f2 = f * f
@@ -169,7 +172,7 @@ def step_towards(picture: Tensor, prediction: Tensor) -> Tensor:
     """Return one step of Gauss–Newton for min ‖Σ_g (D g − p)‖, to be subtracted from the motion.
 
     Both pictures are `(B, G, H, W)`. The moved picture is NaN where it does not show the scene. The
-    step is `(4,)`, float64, on the CPU.
+    step is `(4,)`: down, right, angle and logarithm of the scale, float64, on the CPU.
     """
     height, width = prediction.shape[2:]
     residual, exposure = fit_exposure(picture, prediction)

@@ -17,8 +17,9 @@ from cassi.systems.conjugate import Apply
 # then is AAᵀ nearly a convolution, which the preconditioner inverts in the Fourier domain.
 _MIN_OPEN_TRANSMISSION = 0.5
 
-# The preconditioner's denominator is at least this fraction of its largest value. With ρ = 0 it is
-# zero at frequencies that no kernel passes.
+# The preconditioner's denominator is at least this fraction of its largest value. With ρ = 0 the
+# denominator is zero at frequencies that no kernel passes. A larger fraction makes the
+# preconditioner less exact, a smaller one amplifies rounding errors at these frequencies.
 _MIN_DENOMINATOR_FRACTION = 1e-4
 
 
@@ -31,15 +32,16 @@ class TurningPsf:
 
     Attributes:
         length: length of a blade, pixels.
-        blades: number n. From the first band to the end of the last one they turn by 360°/n.
+        blades: number n of blades. From the first band to the end of the last band they turn by
+            360°/n.
         width: standard deviation across a blade, pixels.
 
     Raises:
         ValueError: numbers out of range.
 
     Source: Jeon et al., "Compact snapshot hyperspectral imaging with diffracted rotation", ACM
-    Transactions on Graphics 38(4), 2019, for the idea; the blades are drawn, not computed from a
-    lens.
+    Transactions on Graphics 38(4), 2019, for the idea. The blades here are drawn, not computed from
+    a lens.
 
     >>> TurningPsf(length=3).draw(5).shape
     torch.Size([5, 11, 11])
@@ -54,10 +56,12 @@ class TurningPsf:
             raise ValueError(f"blades: expected a whole number >= 1, got {self.blades!r}")
         for name, value in (("length", self.length), ("width", self.width)):
             if not 0 < value <= 100:
-                raise ValueError(f"{name}: expected at most 100 pixels, got {value!r}")
+                raise ValueError(
+                    f"{name}: expected more than 0 and at most 100 pixels, got {value!r}"
+                )
 
     def draw(self, bands: int) -> Tensor:
-        """Return the kernels `(C, n, n)`, float64, each of the sum 1."""
+        """Return the kernels `(C, h, h)`, float64; the sum of each is 1."""
         reach = math.ceil(self.length + 3 * self.width)
         pixels = torch.arange(-reach, reach + 1, dtype=torch.float64)
         down, right = pixels[:, None], pixels[None]
@@ -85,7 +89,7 @@ class PsfCassi(BlurredCassi):
         mask: transmission in [0, 1], as for `SDCassi`: a coded aperture, or filters on the sensor,
             one mask per band. Ones for a camera without a mask.
         bands: number of bands C.
-        step: dispersion in pixels per band; 0 for a lens alone.
+        step: dispersion in pixels per band; 0 for a lens without a disperser.
         axis: -1 disperses along columns, -2 along rows.
         kernels: p, `(C, h, w)` of odd sides, or a `TurningPsf` that draws them.
         further: further arguments of `BlurredCassi`, such as `detector_spread`.
@@ -119,8 +123,9 @@ class PsfCassi(BlurredCassi):
             kernels = kernels.draw(bands)
         stack = band_kernels("kernels", kernels, bands)
         self.register_buffer("kernels", stack.expand(bands, -1, -1).to(self.mask).contiguous())
-        # Where one mask codes all bands, none moves and no blur follows, the bands can be summed
-        # as spectra. One inverse transform of the sum then replaces one per band.
+        # If one mask codes all bands, no band moves and no blur follows the mask, the Fourier
+        # transforms of the bands can be summed. One inverse transform of the sum then replaces one
+        # per band.
         self._sums_before_mask = (
             self.mask.shape[-3] == 1
             and not any(self.offsets)
@@ -138,14 +143,14 @@ class PsfCassi(BlurredCassi):
         values = self.kernels.to(torch.promote_types(self.kernels.dtype, torch.float32))
         rows, columns = values.shape[-2:]
         padded = pad(values, (0, self._sides[1] - columns, 0, self._sides[0] - rows))
-        # The middle of a kernel becomes its first pixel, so that it does not shift the image.
+        # The middle of a kernel is moved to the first pixel, so that the image is not shifted.
         self._transfer = torch.fft.rfft2(padded.roll((-(rows // 2), -(columns // 2)), (-2, -1)))
         self._note_sources()
 
     def _list_sources(self) -> tuple[Tensor]:
         return (self.kernels,)
 
-    def _current_transfer(self) -> Tensor:
+    def _get_transfer(self) -> Tensor:
         self._refresh_if_changed()
         return self._transfer
 
@@ -155,7 +160,7 @@ class PsfCassi(BlurredCassi):
             return super().forward(x)
         check_shape("x", x, self.cube_shape)
         values = x.to(torch.promote_types(x.dtype, torch.float32))
-        image = _FourierBlur.apply(values, self._current_transfer(), self._sides, False, True)
+        image = _FourierBlur.apply(values, self._get_transfer(), self._sides, False, True)
         return (image * self.mask[..., 0, :, :]).to(x.dtype)
 
     def adjoint(self, y: Tensor) -> Tensor:
@@ -165,17 +170,18 @@ class PsfCassi(BlurredCassi):
         check_shape("y", y, self.measurement_shape)
         values = y.to(torch.promote_types(y.dtype, torch.float32))
         image = (values * self.mask[..., 0, :, :]).sum(1, keepdim=True).to(values.dtype)
-        return _FourierBlur.apply(image, self._current_transfer(), self._sides, True, True).to(
-            y.dtype
-        )
+        return _FourierBlur.apply(image, self._get_transfer(), self._sides, True, True).to(y.dtype)
 
     def _blur_scene(self, image: Tensor, is_transposed: bool = False) -> Tensor:
-        transfer = self._current_transfer()
+        transfer = self._get_transfer()
         image = _FourierBlur.apply(image[:, 0], transfer, self._sides, is_transposed, False)
         return image[:, None]
 
     def _precondition(self, rho: Tensor) -> Apply | None:
-        """Divide by Σ_c |p̂[c]|² + ρ: for an open mask AAᵀ + ρ is that, except near the rim."""
+        """Return a division by Σ_c |p̂[c]|² + ρ in the Fourier domain, for a nearly open mask.
+
+        For an open mask this is the inverse of AAᵀ + ρ, except near the rim.
+        """
         mask, plain_mask = self.mask.detach(), unwrap(self.mask)
         if (
             not self._sums_before_mask
@@ -183,18 +189,19 @@ class PsfCassi(BlurredCassi):
             or float(plain_mask.amin()) < _MIN_OPEN_TRANSMISSION * float(plain_mask.amax())
         ):
             return None
-        power = self._current_transfer().abs().square().sum(0)
+        power = self._get_transfer().abs().square().sum(0)
         power = power * mask.mean().to(power.dtype).square()
         damping = rho.detach().view(-1, 1, 1, 1) if rho.ndim == 1 else rho.detach()
-        is_present = damping != torch.inf
-        # A Fourier transform knows no pixels, so the smallest ρ of a sample stands for all.
+        is_included = damping != torch.inf
+        # A division in the Fourier domain is the same for all pixels, so it uses the smallest ρ of
+        # each sample.
         min_damping = damping.flatten(1).amin(1).view(-1, 1, 1, 1)
         min_damping = min_damping.clamp_min(_MIN_DENOMINATOR_FRACTION * power.amax())
 
         def apply(r: Tensor) -> Tensor:
-            spectrum = torch.fft.rfft2(r * is_present, self._sides) / (power + min_damping)
+            spectrum = torch.fft.rfft2(r * is_included, self._sides) / (power + min_damping)
             image = torch.fft.irfft2(spectrum, self._sides)
-            return (image[..., : r.shape[-2], : r.shape[-1]] * is_present).to(r.dtype)
+            return (image[..., : r.shape[-2], : r.shape[-1]] * is_included).to(r.dtype)
 
         return apply
 
@@ -206,8 +213,8 @@ class PsfCassi(BlurredCassi):
 class _FourierBlur(torch.autograd.Function):
     """Convolve `(B, C, H, W)` with a kernel per band, or apply the transpose (`is_transposed`).
 
-    With `sum_bands` the convolution also sums over bands, to `(B, 1, H, W)`. Each of the two is
-    computed as the gradient of the other, with the same bits.
+    With `sum_bands` the convolution also sums over bands, to `(B, 1, H, W)`. The gradient of the
+    convolution is the transpose, and vice versa, with the same bits.
     """
 
     generate_vmap_rule = True

@@ -18,21 +18,21 @@ from cassi.systems.arguments import (
     as_shifts,
     as_step,
     check_axis,
-    detector_pixels,
-    even_step,
+    count_detector_pixels,
+    find_even_step,
     refuse_shape,
     spaced_offsets,
 )
 from cassi.systems.coded import CodedSystem
 from cassi.systems.lines import add_lines, solve_lines
-from cassi.systems.taps import band_taps, sharp_codes
+from cassi.systems.taps import make_band_taps, make_sharp_codes
 
 # A triangle of b pixels has about 2 b taps, and the gram as many diagonals: memory limits b.
 _MAX_BAND_WIDTH_PIXELS = 100
 
 
 class SDCassiOptions(TypedDict, total=False):
-    """Arguments of `SDCassi` that cameras around it take too."""
+    """Arguments of `SDCassi` that the cameras derived from it take too."""
 
     offsets: Sequence[float] | Tensor | None
     detector: int | None
@@ -52,16 +52,17 @@ class SDCassi(CodedSystem):
 
         y[k, h, w'] = Σ_c Σ_t a[c, t] · (m[k, c] · x[c])[h, w' − s(c) − t]
 
-    A Aᵀ couples neighbours, and is still inverted exactly, see `cassi.ops.band_solve`. A band of
-    one pixel with o = s + f, 0 <= f < 1, is interpolated linearly: a = (1 − f, f).
+    A Aᵀ then couples neighbouring pixels, and is still inverted exactly; see
+    `cassi.ops.band_solve`. A band of one pixel with o = s + f, 0 <= f < 1, is interpolated
+    linearly: a = (1 − f, f).
 
-    A wider one is a triangle that ends at its neighbours, b pixels wide at half its height: the
-    light of a continuous spectrum that is known b pixels apart and linear between. It is sampled at
-    pixels and has the sum 1.
+    A wider band (`band_width` b > 1) is a triangle, b pixels wide at half its height. It is the
+    light of a continuous spectrum that is known at points b pixels apart and linear between them.
+    The triangle is sampled at pixels, and its sum is 1.
 
     A mask that the sensor measured is averaged over pixels already. Linear interpolation would
-    average it once more, with too little contrast. So such a mask codes bands after they are
-    spread, and is moved with sharper taps, see `cassi.systems.taps.sharp_codes`:
+    average it once more and lower its contrast. So such a mask is shifted with sharper taps, and
+    codes the bands after they are spread; see `cassi.systems.taps.make_sharp_codes`:
 
         y[k, h, w'] = Σ_c m_c[k, h, w'] · Σ_t a[c, t] x[c, h, w' − s(c) − t]
 
@@ -78,10 +79,10 @@ class SDCassi(CodedSystem):
             an `nn.Parameter`. Evenly spaced whole offsets that start at 0 count as a step.
         detector: pixels of the detector along the axis; W' = W + ⌈max o(c)⌉ by default. Offsets
             count from its first pixel, and light beside it is lost.
-        band_width: b, pixels, 1 to 100.
+        band_width: b, width of a band at half its height, pixels, 1 to 100.
         measured_mask: True: the sensor that takes the snapshots measured the mask. False: it is a
             design mask. The two differ for bands of one pixel width that fall between pixels.
-        photographed: the old name of `measured_mask`; it warns.
+        photographed: the old name of `measured_mask`; a value gives a warning.
 
     Attributes:
         offsets: o(c), a tuple of numbers, pixels.
@@ -154,11 +155,11 @@ class SDCassi(CodedSystem):
             self.detector = width + (bands - 1) * abs(self.step)
         else:
             shifts = as_shifts(offsets, bands)
-            self.detector = detector_pixels(shifts, width, detector)
+            self.detector = count_detector_pixels(shifts, width, detector)
             # Evenly spaced whole offsets count as a step: `ratio_inverse` and the operators on
             # spectral components need one. A parameter may move off the pixels, so it stays.
             may_be_step = not (is_wide or isinstance(offsets, nn.Parameter))
-            whole_step = even_step(shifts) if may_be_step else None
+            whole_step = find_even_step(shifts) if may_be_step else None
             if whole_step is not None and self.detector == width + (bands - 1) * abs(whole_step):
                 self.step = whole_step
                 self.register_buffer("shifts", None)
@@ -191,7 +192,7 @@ class SDCassi(CodedSystem):
         return self.replace(mask=self.mask.narrow(self.part_axis, start, stop - start))
 
     def replace(self, **changes: Any) -> SDCassi:
-        """Return a camera with some arguments changed, and `all_light` and `unit` of this one.
+        """Return a camera with some arguments changed; `is_broadband` and `unit` stay.
 
         Args:
             changes: arguments of the camera by name. With a step the detector follows the mask.
@@ -212,7 +213,7 @@ class SDCassi(CodedSystem):
         x = self.turn(x)
         if self.shifts is None:
             return self.turn(ops.forward(x, self.turn(self.mask), self.step))
-        codes, taps, starts = self._current_spread()
+        codes, taps, starts = self._get_spread()
         y = ops.forward_taps(x, codes, taps, starts, self.detector, after=self._codes_after_spread)
         return self.turn(y)
 
@@ -223,7 +224,7 @@ class SDCassi(CodedSystem):
             return self.turn(ops.adjoint(y, self.turn(self.mask), self.bands, self.step))
         if y.shape[-1] != self.detector:
             refuse_shape("y", self.turn(y), self.measurement_shape)
-        x = ops.adjoint_taps(y, *self._current_spread(), after=self._codes_after_spread)
+        x = ops.adjoint_taps(y, *self._get_spread(), after=self._codes_after_spread)
         return self.turn(x)
 
     def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
@@ -233,7 +234,7 @@ class SDCassi(CodedSystem):
             return self.turn(ops.add_adjoint(v, y, self.turn(self.mask), self.step))
         if y.shape[-1] != self.detector:
             refuse_shape("y", self.turn(y), self.measurement_shape)
-        x = ops.add_adjoint_taps(v, y, *self._current_spread(), after=self._codes_after_spread)
+        x = ops.add_adjoint_taps(v, y, *self._get_spread(), after=self._codes_after_spread)
         return self.turn(x)
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
@@ -253,15 +254,15 @@ class SDCassi(CodedSystem):
     @property
     def gram(self) -> Tensor:
         """A Aᵀ of the present mask, without a gradient; dispersion along the last axis."""
-        return self._current_gram().detach()
+        return self._get_gram().detach()
 
     def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + A Aᵀ y: `(B, K, H', W')` twice → `(B, K, H', W')`."""
         if is_tracked(self.mask, self.shifts) or is_wrapped(self.mask):
             return super().add_gram_product(v, y)
-        gram = self._current_gram()
-        # A gram (T·K, K, H, W') with T > 1 taps couples pixels of a line: a band matrix. With
-        # T = 1 it couples the K shots of a pixel alone.
+        gram = self._get_gram()
+        # A gram (T·K, K, H, W') with T > 1 taps is a band matrix, which couples pixels of a line.
+        # With T = 1 it couples only the K shots of each pixel.
         if gram.shape[-4] != gram.shape[-3]:
             return self.turn(add_lines(self.turn(v), self.turn(y), gram))
         gram, y_turned = gram.to(y.dtype), self.turn(y)
@@ -273,12 +274,13 @@ class SDCassi(CodedSystem):
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve (AAᵀ + diag ρ) z = r in closed form, r and ρ as for `System.gram_solve`.
 
-        Where bands move by whole pixels, every detector pixel is solved by itself, in the
-        Moore–Penrose sense. Otherwise it is every detector row, see `cassi.ops.band_solve`.
+        If bands move by whole pixels, every detector pixel is solved by itself, in the
+        Moore–Penrose sense. Otherwise every detector row is solved by itself; see
+        `cassi.ops.band_solve`.
         """
         if tuple(r.shape[-3:]) != self.measurement_shape:
             refuse_shape("y", r, self.measurement_shape)
-        gram, r_turned, rho = self._current_gram(), self.turn(r), self._turn_damping(rho)
+        gram, r_turned, rho = self._get_gram(), self.turn(r), self._turn_damping(rho)
         if gram.shape[-4] != gram.shape[-3]:
             return self.turn(solve_lines(r_turned, gram, rho, self.offsets))
         return self.turn(ops.gram_solve(r_turned, gram, rho))
@@ -294,13 +296,13 @@ class SDCassi(CodedSystem):
 
     def _fix_derived(self) -> None:
         super()._fix_derived()
-        self._fixed_gram = self._current_gram()
+        self._fixed_gram = self._get_gram()
 
     def ratio_inverse(self, y: Tensor) -> Tensor:
         """Divide y by band count and mask, see `cassi.ops.ratio_inverse`.
 
         Raises:
-            ValueError: the camera has offsets, or several shots; use `pinv` for those.
+            ValueError: the camera has offsets or several shots; use `pinv` instead.
         """
         if self.shifts is not None:
             raise ValueError("ratio_inverse: expected a camera with a step; use pinv instead")
@@ -322,7 +324,7 @@ class SDCassi(CodedSystem):
         self._gram = self._compute_gram(codes, self._taps, self._starts)
         self._note_sources()
 
-    def _current_spread(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _get_spread(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return mask or codes, taps and starts, as `cassi.ops.forward_taps` takes them."""
         # Stored tensors carry no gradient, so they are computed anew where a gradient passes
         # through them: with respect to the shifts, and for codes with respect to the mask.
@@ -340,24 +342,24 @@ class SDCassi(CodedSystem):
         assert self.shifts is not None
         if self._codes_after_spread:
             mask = canonical_mask(self.turn(self.mask))
-            return sharp_codes(mask, self.shifts, self.detector)
-        taps, starts = band_taps(self.shifts, self.band_width)
+            return make_sharp_codes(mask, self.shifts, self.detector)
+        taps, starts = make_band_taps(self.shifts, self.band_width)
         dtype = torch.promote_types(self.mask.dtype, torch.float32)
         return self.turn(self.mask), taps.to(dtype), starts
 
-    def _current_gram(self) -> Tensor:
+    def _get_gram(self) -> Tensor:
         """Return the gram of the present mask, with a gradient where the mask has one.
 
-        At whole pixels it takes a tenth of a data step, and is kept for one run only, see `begin`.
-        Between pixels it takes twenty times as long as the solve, so it is kept until the mask
-        changes.
+        If bands move by whole pixels, computing the gram takes a tenth of a data step, and the gram
+        is kept for one run only; see `begin`. Otherwise it takes twenty times as long as the solve,
+        so the gram is kept until the mask changes.
         """
         if self._fixed_gram is not None:
             return self._fixed_gram
         if self.shifts is None:
             return ops.gram(self.turn(self.mask), self.bands, self.step)
         if is_tracked(self.mask, self.shifts) or torch.compiler.is_compiling():
-            return self._compute_gram(*self._current_spread())
+            return self._compute_gram(*self._get_spread())
         self._refresh_if_changed()
         return self._gram
 
@@ -378,12 +380,12 @@ class SDCassi(CodedSystem):
         return gram.to(taps) if gram.shape[1] == gram.shape[2] else gram
 
     def _turn_damping(self, rho: float | Tensor) -> float | Tensor:
-        # Only one value per pixel has rows and columns to exchange.
+        # Only a ρ per pixel has rows and columns to exchange.
         return self.turn(rho) if isinstance(rho, Tensor) and rho.ndim > 2 else rho
 
 
 def _register(module: nn.Module, name: str, value: Tensor, original: object) -> None:
-    """Register a copy as what the user's original is: a parameter, or else a buffer."""
+    """Register a value as a parameter if the user gave a parameter, else as a buffer."""
     if isinstance(original, nn.Parameter):
         module.register_parameter(name, nn.Parameter(value, requires_grad=original.requires_grad))
     else:

@@ -16,11 +16,12 @@ from cassi.systems.guide import Guide
 
 
 class Stacked(System):
-    r"""Systems that see one cube, each with its own detector: A x = (A₁x, A₂x, …).
+    r"""Systems that measure one cube, each with its own detector: A x = (A₁x, A₂x, …).
 
     One tensor holds all measurements: `y = stacked.pack([y1, y2])` is `(B, ΣKᵢ, max H', max W')`,
-    the channels of the first system, then those of the second, …, with zeros below and to the right
-    of the smaller ones. `stacked.split(y)` gives them back. The data step is weighted:
+    the channels of the first system, then the channels of the second, …. Smaller measurements are
+    padded with zeros below and to the right. `stacked.split(y)` returns the measurements. The data
+    step is weighted:
 
         argmin_x ½ Σ_i w_i ‖A_i x − y_i‖² + ρ/2 ‖x − v‖²
 
@@ -28,13 +29,14 @@ class Stacked(System):
     inverses of all A_i A_iᵀ + ρ/w_i I where these have closed forms.
 
     Args:
-        systems: at least one, all with the same cube shape. A `Guide` without a size takes that of
-            the others.
-        weights: w_i > 0, one per system: the inverse variance of its noise, relative. None: 1.
+        systems: at least one, all with the same cube shape. A `Guide` without a size takes
+            the size of the others.
+        weights: w_i > 0, one per system: relative inverse variance of its noise. None: 1 for all.
 
     Raises:
         TypeError: an entry is no system.
-        ValueError: the list is empty, cube shapes differ, or the number of weights does.
+        ValueError: no system has a size, cube shapes differ, or there is not one finite weight > 0
+            per system.
 
     >>> from cassi.systems import SDCassi
     >>> both = Stacked([SDCassi(torch.ones(4, 6), bands=3, step=1), Guide(torch.ones(1, 3))])
@@ -122,7 +124,7 @@ class Stacked(System):
         """Return one tensor of the measurements of all systems, in their order.
 
         Raises:
-            ValueError: there is not one for each system, or a shape does not fit its system.
+            ValueError: there is not one measurement per system, or a shape does not fit its system.
         """
         if len(measurements) != len(self.systems):
             raise ValueError(
@@ -185,7 +187,8 @@ class Stacked(System):
             return None
         rho = rho.view(-1, 1, 1, 1) if rho.ndim == 1 else rho
         rho = rho.expand(-1, *self.measurement_shape).detach()
-        # Beside a smaller detector AAᵀ is zero and AAᵀ + ρ is ρ. For ρ = 0 any factor > 0 will do.
+        # Beside a smaller detector AAᵀ is zero, so AAᵀ + ρ is ρ. With ρ = 0 any
+        # divisor > 0 serves, because the adjoint does not read these pixels.
         divisor = torch.where(rho == 0, 1, rho)
         is_inside = self.pack([torch.ones_like(piece) for piece in self.split(rho)]) > 0
 

@@ -1,4 +1,4 @@
-"""A single-disperser camera whose axis of dispersion is tilted: bands move across it as well."""
+"""A single-disperser camera whose dispersion is tilted against the pixels of the detector."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -21,12 +21,12 @@ Shift = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class LinePart(NamedTuple):
-    """The bands that fall on the detector line `down` lines below their own, with weights."""
+    """Bands whose light falls on the detector line `down` lines below their scene line."""
 
     bands: slice
     down: int
     taps: Tensor
-    """`(C', T)`, weights along the dispersion, times the fraction of light on this line."""
+    """`(C', T)`, taps along the dispersion, times the fraction of light on this line."""
     starts: Tensor
     """`(C',)`, int64, first detector pixel of every band."""
 
@@ -37,8 +37,8 @@ class TiltedCassi(CoupledCassi):
         y[k] = Σ_c S(o(c), p(c)) [m[k, c] · x[c]]
 
     S(o, p) moves a band by o pixels along the axis of dispersion, and by p pixels across it.
-    Fractions are interpolated linearly in both directions. Light beside the detector is lost. It
-    equals `WarpedCassi` with a constant displacement per band, and is faster.
+    Fractions are interpolated linearly in both directions. Light beside the detector is lost. The
+    camera equals a `WarpedCassi` with a constant displacement per band, and is faster.
 
     AAᵀ couples neighbouring lines. `gram_solve`, `pinv` and `data_step` use conjugate gradients,
     preconditioned by the part of AAᵀ within each line, which `band_solve` inverts. Bands that move
@@ -98,7 +98,7 @@ class TiltedCassi(CoupledCassi):
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
         check_shape("x", x, self.cube_shape)
         x, mask, width = self.turn(x), self.turn(self.mask), self.detector
-        return self.turn(forward_parts(x, mask, self._current_parts(), width))
+        return self.turn(forward_parts(x, mask, self._get_parts(), width))
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
@@ -106,10 +106,10 @@ class TiltedCassi(CoupledCassi):
         y, mask = self.turn(y), self.turn(self.mask)
         x = y.new_zeros(len(y), self.bands, *mask.shape[-2:])
         if is_wrapped(mask):
-            # Where vmap maps the mask, x must be mapped too: a change in place cannot make it so.
+            # If vmap maps the mask, x must be a mapped tensor too before it is changed in place.
             x = x + mask.new_zeros(()).to(x.dtype)
         # Autograd sums the gradients of `forward` in this order, so the bits are the same.
-        for part in reversed(self._current_parts()):
+        for part in reversed(self._get_parts()):
             image, band_mask = shift_lines(y, -part.down), _select_bands(mask, part.bands)
             x[:, part.bands] += ops.adjoint_taps(image, band_mask, part.taps, part.starts)
         return self.turn(x)
@@ -130,23 +130,23 @@ class TiltedCassi(CoupledCassi):
     def _list_sources(self) -> tuple[Tensor, Tensor]:
         return self.mask, self.across
 
-    def _current_parts(self) -> list[LinePart]:
+    def _get_parts(self) -> list[LinePart]:
         self._refresh_if_changed()
         return self._parts
 
     def _precondition(self, rho: Tensor) -> Apply:
         damping = rho if rho.ndim < 2 else self.turn(rho)
 
-        def within_lines(z: Tensor) -> Tensor:
+        def solve_within_lines(z: Tensor) -> Tensor:
             solution = solve_lines(self.turn(z), self._compute_line_gram(), damping, self.offsets)
             return self.turn(solution).contiguous()
 
-        return within_lines
+        return solve_within_lines
 
     @torch.no_grad()
     def _compute_line_gram(self) -> Tensor:
         """Return AAᵀ within each line, as `cassi.ops.gram_taps` returns it."""
-        parts = self._current_parts()
+        parts = self._get_parts()
         if self._gram is None:
             mask, width = self.turn(self.mask), self.detector
             grams = []
@@ -168,19 +168,22 @@ def line_parts(
 ) -> list[LinePart]:
     """Return the bands that fall on each line, in the order of the lines.
 
-    Offsets along the dispersion and across it are `(C,)`, pixels, float64; `dtype` is that of the
-    weights.
+    Args:
+        offsets: offsets along the dispersion, `(C,)`, pixels, float64.
+        shifts_across: shifts across the dispersion, `(C,)`, pixels, float64.
+        dtype: dtype of the taps.
+        shift: computes the taps along the dispersion.
     """
-    # Bands that share a line are measured by one operator, in place of one call per band.
+    # One operator measures all bands that share a line; that replaces one call per band.
     taps, starts = shift(offsets)
-    fractions, first_lines = ops.linear_taps(shifts_across)  # interpolated across as along
+    fractions, first_lines = ops.linear_taps(shifts_across)
     parts = []
     for down in range(int(first_lines.min()), int(first_lines.max()) + 2):
         fraction = torch.where(first_lines == down, fractions[:, 0], 0)
         fraction = fraction + torch.where(first_lines == down - 1, fractions[:, 1], 0)
-        reaching = torch.nonzero(fraction)[:, 0]
-        if len(reaching):
-            band_range = slice(int(reaching[0]), int(reaching[-1]) + 1)
+        band_indices = torch.nonzero(fraction)[:, 0]
+        if len(band_indices):
+            band_range = slice(int(band_indices[0]), int(band_indices[-1]) + 1)
             weights = (taps[band_range] * fraction[band_range, None]).to(dtype)
             parts.append(LinePart(band_range, down, weights, starts[band_range].contiguous()))
     return parts
@@ -197,7 +200,7 @@ def forward_parts(x: Tensor, mask: Tensor, parts: Sequence[LinePart], width: int
 
 
 def shift_lines(image: Tensor, down: int) -> Tensor:
-    """Move an image by whole lines, with zeros beside it."""
+    """Move an image down by whole lines, and fill the free lines with zeros."""
     if down == 0:
         return image
     lines = min(abs(down), image.shape[-2])

@@ -13,19 +13,30 @@ from cassi.systems.coupled import CoupledCassi
 from cassi.systems.interpolation import (
     Geometry,
     Taps,
-    corners,
+    compute_mean_offset,
+    find_corners,
     make_taps,
-    mean_offset,
+    map_to_scene,
     resample,
     resample_differentiably,
-    scene_coordinates,
     spread,
 )
 from cassi.systems.sd_cassi import SDCassi, SDCassiOptions
 
 
-def per_band(name: str, value: Array, bands: int, ndim: int = 0) -> Tensor:
-    """Return a parameter as float64, with a first dimension of 1 or of one entry per band."""
+def as_per_band(name: str, value: Array, bands: int, ndim: int = 0) -> Tensor:
+    """Convert a parameter of the map to float64, with a first dimension of 1 or C.
+
+    Args:
+        name: name of the parameter in messages.
+        value: one value, or one per band.
+        bands: number of bands C.
+        ndim: number of dimensions of the value of one band.
+
+    Raises:
+        TypeError: the values are no numbers.
+        ValueError: the shape does not fit, or a value is not finite.
+    """
     if isinstance(value, Tensor):
         refuse_gradient(name, value, f"call camera.{name}.requires_grad_() afterwards")
         tensor = value.detach().to(torch.float64).clone()
@@ -53,20 +64,22 @@ class WarpedCassi(CoupledCassi):
 
         y[k, i, j] = Σ_c (m[k, c]·x[c])(u_c(i, j), v_c(i, j))
 
-    The scene is interpolated bilinearly, and dark outside. (r, s) = (i, j − o(c)) counts from the
-    middle of the scene; (r̂, ŝ) is the same in units of half its sides. γ_c goes from −1 for the
-    first band to 1 for the last. For dispersion along columns,
+    The scene is interpolated bilinearly; outside it is dark. (ū, v̄) is the middle of the scene, and
+    (r, s) = (i − ū, j − o(c) − v̄). (r̂, ŝ) is (r, s) in units of half the sides of the scene. γ_c
+    goes from −1 for the first band to 1 for the last. For dispersion along columns,
 
         u = ū + (r cos θ − s sin θ)/μ + κ γ_c r̂ + Σ_pq a[c, 0, p, q] r̂^p ŝ^q + d[c, 0, i, j]
         v = v̄ + (r sin θ + s cos θ)/μ + σ r̂²    + Σ_pq a[c, 1, p, q] r̂^p ŝ^q + d[c, 1, i, j]
 
-    For `axis=-2` smile and keystone change places; everything else stays, rows first. With the
-    default map this is `SDCassi`, or its linear interpolation where offsets are fractional.
+    For `axis=-2` the terms of smile and keystone change places: smile then bends u, and keystone
+    moves v. With the default map the camera equals `SDCassi`, with linear interpolation where
+    offsets are fractional.
 
-    A pixel is a weighted mean of four, so a magnification does not change the brightness of y. The
-    map's parameters are buffers and stay float64 whatever the camera is converted to. After
-    `camera.smile.requires_grad_()` all methods have gradients with respect to it, for calibration,
-    and take a few times as long. The gradient of a bilinear interpolation jumps at pixels.
+    A detector pixel is a weighted mean of four scene pixels, so a magnification does not change the
+    brightness of y. The map's parameters are buffers and stay float64 whatever the camera is
+    converted to. After `camera.smile.requires_grad_()` all methods have gradients with respect to
+    the smile, for calibration, and take a few times as long. The gradient of a bilinear
+    interpolation jumps at pixels.
 
     AAᵀ is not diagonal: `gram_solve`, `pinv` and `data_step` use conjugate gradients.
 
@@ -131,7 +144,7 @@ class WarpedCassi(CoupledCassi):
         self._geometry = Geometry(self.cube_shape[1:], detector, disperser.offsets, axis)
         per_band_values = (rotation, magnification, smile, keystone)
         parameters: dict[str, Tensor | None] = {
-            name: per_band(name, value, bands)
+            name: as_per_band(name, value, bands)
             for name, value in zip(_MAP_PARAMETERS[:4], per_band_values, strict=True)
         }
         if not bool((cast("Tensor", parameters["magnification"]) > 0).all()):
@@ -150,41 +163,41 @@ class WarpedCassi(CoupledCassi):
         if not self._is_current():
             self.refresh()
         if self._mean_offsets is None:
-            parameters = self._map_parameters()
+            parameters = self._get_map_parameters()
             self._mean_offsets = tuple(
-                mean_offset(self._geometry, c, parameters) for c in range(self.bands)
+                compute_mean_offset(self._geometry, c, parameters) for c in range(self.bands)
             )
         return self._mean_offsets
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
         check_shape("x", x, self.cube_shape)
-        dtype = self._working_dtype(x)
+        dtype = self._choose_dtype(x)
         image = x.to(dtype)[:, None] * self.mask  # (B, K, C, H, W)
         table = image.permute(2, 3, 4, 0, 1).reshape(self.bands, -1, len(x) * self.shots)
         if self._needs_map_gradient():
-            y = resample_differentiably(table, *self._differentiable_corners(dtype))
+            y = resample_differentiably(table, *self._make_differentiable_corners(dtype))
         else:
-            y = resample(table, self._current_taps(dtype))
+            y = resample(table, self._get_taps(dtype))
         return y.to(x.dtype).mT.reshape(len(x), *self.measurement_shape)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
         check_shape("y", y, self.measurement_shape)
-        dtype = self._working_dtype(y)
+        dtype = self._choose_dtype(y)
         table = y.to(dtype).reshape(len(y) * self.shots, -1).mT
         if self._needs_map_gradient():
             # The operator is linear in the scenes, so its transpose is the derivative at any
-            # scene. Taken this way it has gradients with respect to the map as well.
+            # scene. Computed as a derivative it has gradients with respect to the map as well.
             size = self._geometry.scene[0] * self._geometry.scene[1]
             dark = table.new_zeros(self.bands, size, table.shape[1])
-            corners = self._differentiable_corners(dtype)
+            corner_lists = self._make_differentiable_corners(dtype)
             transpose = torch.func.vjp(
-                lambda scenes: resample_differentiably(scenes, *corners), dark
+                lambda scenes: resample_differentiably(scenes, *corner_lists), dark
             )[1]
             (image,) = transpose(table)
         else:
-            image = spread(table, self._current_taps(dtype))
+            image = spread(table, self._get_taps(dtype))
         image = image.reshape(*self.cube_shape, len(y), self.shots).permute(3, 4, 0, 1, 2)
         return (image * self.mask).sum(1).to(y.dtype)
 
@@ -192,41 +205,42 @@ class WarpedCassi(CoupledCassi):
     def refresh(self) -> None:
         """Compute the interpolation from the present map."""
         self._taps = make_taps(
-            self._geometry, self._map_parameters(), self._working_dtype(self.mask)
+            self._geometry, self._get_map_parameters(), self._choose_dtype(self.mask)
         )
         self._mean_offsets = None
         self._note_sources()
 
     def _describe_arguments(self) -> list[str]:
         texts = super()._describe_arguments()
-        for name, value in self._map_parameters().items():
+        for name, value in self._get_map_parameters().items():
             if value is None or bool((value == (1 if name == "magnification" else 0)).all()):
                 continue
             value_text = f"{value.item():g}" if value.numel() == 1 else str(tuple(value.shape))
             texts.append(f"{name}={value_text}")
         return texts
 
-    def _map_parameters(self) -> dict[str, Tensor | None]:
+    def _get_map_parameters(self) -> dict[str, Tensor | None]:
         values = self.rotation, self.magnification, self.smile, self.keystone
         return dict(
             zip(_MAP_PARAMETERS, (*values, self.polynomial, self.displacement), strict=True)
         )
 
     def _list_sources(self) -> list[Tensor | None]:
-        # The interpolation depends on the mask's dtype and device, not on its values. An empty
-        # tensor stands for both: at full size the interpolation takes seconds to compute again.
-        dtype_and_device = self.mask.new_empty(0, dtype=self._working_dtype(self.mask))
-        return [*self._map_parameters().values(), dtype_and_device]
+        # The interpolation depends on the dtype and device of the mask, not on its values. An empty
+        # tensor stands for both, so that a changed mask does not cause a new interpolation. That
+        # would take seconds at full size.
+        dtype_and_device = self.mask.new_empty(0, dtype=self._choose_dtype(self.mask))
+        return [*self._get_map_parameters().values(), dtype_and_device]
 
     def _needs_map_gradient(self) -> bool:
-        sources = [value for value in self._map_parameters().values() if value is not None]
+        sources = [value for value in self._get_map_parameters().values() if value is not None]
         return (is_recorded() and is_tracked(*sources)) or any(map(is_wrapped, sources))
 
-    def _working_dtype(self, value: Tensor) -> torch.dtype:
+    def _choose_dtype(self, value: Tensor) -> torch.dtype:
         dtype = torch.promote_types(value.dtype, self.mask.dtype)
         return torch.promote_types(dtype, torch.float32)
 
-    def _current_taps(self, dtype: torch.dtype) -> Taps:
+    def _get_taps(self, dtype: torch.dtype) -> Taps:
         self._refresh_if_changed()
         taps = cast("Taps", self._taps)
         if taps.weight.dtype == dtype:
@@ -234,15 +248,16 @@ class WarpedCassi(CoupledCassi):
         weight, back_weight = taps.weight.to(dtype), taps.back_weight.to(dtype)
         return taps._replace(weight=weight, back_weight=back_weight)
 
-    def _differentiable_corners(self, dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
-        parameters, scene = self._map_parameters(), self._geometry.scene
+    def _make_differentiable_corners(self, dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
+        parameters, scene = self._get_map_parameters(), self._geometry.scene
         pairs = [
-            corners(scene_coordinates(self._geometry, band, parameters), scene)
+            find_corners(map_to_scene(self._geometry, band, parameters), scene)
             for band in range(self.bands)
         ]
         return [source for source, _ in pairs], [weight.to(dtype) for _, weight in pairs]
 
-    # The interpolation is several times as large as the camera, and follows from it.
+    # Pickles leave the interpolation out: it is several times as large as the camera, and
+    # `__setstate__` computes it again.
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_taps": None, "_noted_sources": ()}
 
@@ -254,10 +269,10 @@ class WarpedCassi(CoupledCassi):
 def _as_field(
     name: str, value: Array | None, bands: int, detector: tuple[int, int] | None
 ) -> Tensor | None:
-    """Check a polynomial `(C, 2, P, P)`, or a displacement as large as the detector."""
+    """Check a polynomial `(1|C, 2, P, P)`, or a displacement `(1|C, 2, H', W')`."""
     if value is None:
         return None
-    field = per_band(name, value, bands, ndim=3)
+    field = as_per_band(name, value, bands, ndim=3)
     sides = (field.shape[-1],) * 2 if detector is None else detector
     if tuple(field.shape[1:]) != (2, *sides):
         letters = "(C, 2, P, P)" if detector is None else f"(C, 2, {sides[0]}, {sides[1]})"

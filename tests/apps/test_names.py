@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 
 from cassi.checks import printable
 from cassi.data.formats.cells import plain_cell
-from cassi.evaluation.tables import latex, markdown
+from cassi.evaluation.tables import format_latex, format_markdown
 
 NAMES = [
     os.fsdecode(b"no utf-8 \xff"),
@@ -73,10 +73,10 @@ def test_snapshots_with_strange_names(reconstruct, camera, tmp_path, results):
 
 
 def test_texts_of_tables():
-    assert cells(markdown([["scene", *NAMES]])) == ["scene", *SHOWN]
+    assert cells(format_markdown([["scene", *NAMES]])) == ["scene", *SHOWN]
     rows = [["scene", "dB"], *([name, "1"] for name in NAMES)]
-    assert cells(markdown(rows))[2::2] == SHOWN
-    table = latex({name: {"sam": 1.0} for name in NAMES}, "", 1, {"data": "|".join(NAMES)})
+    assert cells(format_markdown(rows))[2::2] == SHOWN
+    table = format_latex({name: {"sam": 1.0} for name in NAMES}, "", 1, {"data": "|".join(NAMES)})
     assert "\x1b" not in table
     assert not re.search(r"\\\\\s*[\[*]", table)
     assert len(table.splitlines()) == 12 + len(NAMES)

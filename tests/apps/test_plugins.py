@@ -17,7 +17,7 @@ from cassi.apps.settings import Train
 from cassi.apps.view import command as view
 from cassi.config import build
 from cassi.data.scenes import as_scenes
-from cassi.evaluation.tables import markdown_means
+from cassi.evaluation.tables import format_means
 from cassi.models import registry
 from cassi.models.load import read_card
 
@@ -390,7 +390,7 @@ def test_an_error_of_a_metric_names_its_file_and_line(mine):
 @pytest.mark.parametrize("better", ["higher", "lower", None])
 def test_tables_mark_the_best_by_the_direction_of_a_metric(better):
     cassi.register_metric("own", better=better)(lambda x, truth: 0.0)
-    table = markdown_means({"a": {"own": 1.0}, "b": {"own": 2.0}}, "unit", mark_best=True)
+    table = format_means({"a": {"own": 1.0}, "b": {"own": 2.0}}, "unit", mark_best=True)
     best = {"higher": "**2.0000**", "lower": "**1.0000**"}.get(better)
     assert ("**" in table) == (best is not None)
     assert best is None or best in table

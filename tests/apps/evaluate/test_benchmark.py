@@ -12,7 +12,7 @@ import cassi
 from cassi.apps.evaluate.problems import CASES
 from cassi.camera.displaced_camera import displaced_camera, no_displacement
 from cassi.data.synthetic.twin import Twin
-from cassi.evaluation.protocols import shares
+from cassi.evaluation.protocols import compute_shares
 from scripts.docs import figures
 
 PLAIN = ("report=false", "figures=false", "progress=false")
@@ -38,7 +38,7 @@ def test_inversenet_has_a_table_of_four_columns_beside_the_other_results(evaluat
         assert row[column] == scores[f"gap ({name})"]["mean"]["psnr/global-unit"]
     assert row["II"] == scores["gap"]["mean"]["psnr/global-unit"]
     assert row["I"] > row["II"]
-    assert row["rho"] == shares(row)["rho"]
+    assert row["rho"] == compute_shares(row)["rho"]
     published = {r["method"]: r for r in table["published"]}
     assert published["MST-L"]["rho"] == pytest.approx((27.33 - 20.83) / (34.81 - 20.83))
     assert published["HDNet"]["rho"] == 0
@@ -111,9 +111,9 @@ def test_cases_are_rows_of_the_one_table(evaluate, data, tmp_path):
 
 def test_no_share_of_nothing():
     row = {"I": 24.0, "II": 20.0, "III": 20.05, "IV": None}
-    assert shares(row) == {"rho": pytest.approx(0.0125), "regained": None}
-    assert shares({**row, "IV": 21.0})["regained"] is None
-    assert shares({"II": 20.0}) == {"rho": None, "regained": None}
+    assert compute_shares(row) == {"rho": pytest.approx(0.0125), "regained": None}
+    assert compute_shares({**row, "IV": 21.0})["regained"] is None
+    assert compute_shares({"II": 20.0}) == {"rho": None, "regained": None}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import cassi
 from cassi.apps import snapshot as way
 from cassi.apps.reconstructors import compose_settings
 from cassi.models.pretrained import list_differences_from_training
-from cassi.pipeline.judge import check_names
+from cassi.pipeline.judge import check_wavelengths
 from cassi.pipeline.snapshot import Camera, Snapshot
 from cassi.systems import SDCassi
 from tests.shared import uniform
@@ -93,7 +93,7 @@ def test_names_that_nobody_gave_and_a_raw_frame_does_not_show(level, errors, war
     system = SDCassi(uniform(48, 48), 20, step=2)
     camera = Camera(system, tuple(range(450, 650, 10)), errors)
     snapshot = Snapshot(torch.ones(1), camera, corrections={"dark": {"level": level}})
-    found = check_names(snapshot)
+    found = check_wavelengths(snapshot)
     assert bool(found.warnings) is warned
     assert not warned or "up to 22 nm off" in found.warnings[0].message
     assert not warned or "{file: FILE, wavelength: 550}" in found.warnings[0].message
