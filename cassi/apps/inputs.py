@@ -28,8 +28,8 @@ from cassi.systems import SDCassi, System
 from cassi.systems.dispersion import deviation_from_prism, offsets_of
 from cassi.systems.mask_kind import has_two_levels, is_design
 
-# Fraction of full scale. The brightest pixel of a frame below it is no hint at the light that fills
-# a pixel, so that the note on the scale of the cube would mislead.
+# Fraction of full scale that the brightest pixel must reach for the note on the scale of the cube.
+# A darker frame does not show how much light fills a pixel, so the note would mislead.
 _MIN_EXPOSURE = 0.25
 
 
@@ -41,15 +41,20 @@ def load_snapshot(
 ) -> Snapshot:
     """Read and check the files that settings name, and make a snapshot of them.
 
-    `bands` is C of a network; it counts if settings state no number. `files_by_role` have been read
-    already. With bad pixels the camera of the snapshot is a `systems.Weighted`.
+    If the frame has bad pixels, the camera of the snapshot is a `systems.Weighted`.
+
+    Args:
+        settings: settings of a command that reads snapshots.
+        device: device of measurement and camera.
+        bands: number of bands of a network, which counts if the settings state no number.
+        files_by_role: files that were read already, by their roles, such as "mask".
 
     Raises:
         OSError: a file cannot be read.
         ValueError: the files do not fit each other or the settings.
     """
     files = _Files(settings, files_by_role)
-    # The truth comes first: it may have the number of bands, by which the mask is understood.
+    # The truth is read first, because its number of bands may decide how the mask is read.
     user_wavelengths, bands = settings.given_wavelengths, settings.bands or bands
     truth = files.load("truth", io.load_cube, bands=bands)
     cube = None if truth is None else truth.data
@@ -99,10 +104,10 @@ class CorrectedFrame(NamedTuple):
     """A measurement that was made of a frame, or simulated.
 
     Attributes:
-        y: `(1, K, H', W')`.
-        bad_pixels: true for pixels to leave out, shaped like y; None without any.
-        corrections: of the frame, by step; None for a frame that is a measurement already.
-        notes: for the user.
+        y: the measurement `(1, K, H', W')`.
+        bad_pixels: true for pixels to leave out, shaped like y; None if there are none.
+        corrections: corrections of the frame, by step; None if the frame was a measurement already.
+        notes: notes for the user.
     """
 
     y: Tensor
@@ -138,8 +143,8 @@ class _Files:
         except ValueError as error:
             if not raised_here(error):
                 raise
-            # The messages of readers have the names of their arguments, `key=` and `axes=`. The
-            # user knows the settings `keys.mask=` and `axes.mask=`.
+            # The messages of readers name their arguments, `key=` and `axes=`. The user knows the
+            # settings instead, such as `keys.mask=` and `axes.mask=`.
             message = re.sub(r"\b(key|axes)=", rf"\1.{role}=", str(error))
             raise ValueError(message.replace(f"key.{role}=", f"keys.{role}=")) from error
 
@@ -148,7 +153,7 @@ def _read_measurement(
     settings: Snapshots, files: _Files, chain: Preprocessing
 ) -> tuple[io.LoadedArray | None, CorrectedFrame | None]:
     """Return the file of the measurement and its corrected frame; None for a simulated one."""
-    # Values that are not finite may be bad pixels, which the chain leaves out.
+    # Values that are not finite may be bad pixels, which the corrections leave out.
     hints = {"finite": False, "counts": chain.bits is not None}
     file = files.load("measurement", io.load_measurement, **hints)
     if file is None:
@@ -168,11 +173,11 @@ def adapt_camera_to_frame(
     """Return the camera of a frame, with the light of the scene and the kind of its mask.
 
     Args:
-        system: the camera.
-        mask: as it was read.
-        corrections: of the frame, by step.
-        light: "all", "lines", or "auto", which means all wavelengths for a raw frame.
-        mask_setting: see `is_measured_mask`.
+        system: the system of the camera.
+        mask: the mask as it was read.
+        corrections: corrections of the frame, by step.
+        light: "all" (broadband), "lines" (narrow-band) or "auto": broadband for a raw frame.
+        mask_setting: the setting `measured_mask`; see `is_measured_mask`.
     """
     is_measured = is_measured_mask(mask_setting, corrections, mask)
     if type(system) is SDCassi and (is_measured or is_raw(corrections)):
@@ -184,7 +189,7 @@ def adapt_camera_to_frame(
 def _wavelengths_error(
     settings: Snapshots, system: System, wavelengths: tuple[float, ...] | None
 ) -> tuple[float, ...] | None:
-    """Return the standard errors of the wavelengths, nm: those of the user, or estimated ones."""
+    """Return the standard errors of the wavelengths, nm, as the user states them, or estimated."""
     user_errors, bands = settings.wavelengths_error, system.cube_shape[0]
     if user_errors is not None:
         errors = user_errors if isinstance(user_errors, list) else [user_errors] * bands
@@ -194,11 +199,11 @@ def _wavelengths_error(
                 f"got {user_errors!r}"
             )
         return tuple(map(float, errors))
-    # With offsets the dispersion is known. With narrow-band light the bands have their names.
+    # Stated offsets fix the dispersion, and the lines of narrow-band light fix the wavelengths.
     if settings.system.get("offsets") is not None or not system.is_broadband:
         return None
-    # With a step alone, the dispersion may be that of a grating or of a prism. Half the distance
-    # between the two is the error.
+    # With a step alone, the dispersion may be that of a grating or of a prism. The error is half
+    # the distance between these two.
     prism_distances = deviation_from_prism(offsets_of(system.base_camera), wavelengths)
     return None if prism_distances is None else tuple(distance / 2 for distance in prism_distances)
 
@@ -248,8 +253,9 @@ def make_preprocessing(steps: Json, system: Json) -> Preprocessing:
     """Make the chain of corrections of raw frames.
 
     Args:
-        steps: of `cassi.data.frames.STEPS`, by name; missing ones are left out.
-        system: node of the camera, which has the dispersion.
+        steps: values of the steps in `cassi.data.frames.STEPS`, by name; a missing step is left
+            out.
+        system: node of the system, which has the dispersion.
     """
     step, axis = system.get("step", 1), system.get("axis", -1)
     is_number = isinstance(step, int | float) and not isinstance(step, bool)
@@ -264,7 +270,7 @@ def preprocess(
     chain: Preprocessing, frame: Tensor, full_scale: float | None = None, name: str = "measurement"
 ) -> CorrectedFrame:
     """Make a measurement of a frame `(B, K, H', W')`; see `Preprocessing.prepare`."""
-    # Python prints a warning once. Here it is printed for every snapshot that it is about.
+    # Python prints equal warnings only once. Here each snapshot prints its own warnings.
     with warnings.catch_warnings(record=True) as chain_warnings:
         warnings.simplefilter("always")
         result = chain.prepare(frame, full_scale, name)
@@ -280,7 +286,7 @@ def preprocess(
 
 
 def read_frame(settings: Snapshots, file: Any) -> tuple[Tensor, Tensor, str]:
-    """Read one more frame of the camera, such as a white one, like its measurements.
+    """Read a further frame of the camera, such as a white frame, and correct it.
 
     Returns:
         The corrected frame `(1, K, H', W')`, its good pixels, and a note.
@@ -314,7 +320,8 @@ def describe_white(
     chain: Preprocessing, y: Tensor, system: System, mask: Tensor, full_scale: float | None
 ) -> list[str]:
     """Return a note on the brightness of white in the cube, if the user set no scale."""
-    # A detector pixel gets the light of all bands: of a white scene C times the mean of the mask.
+    # A detector pixel gets the light of all bands. For a white scene, this is C times the mean of
+    # the mask.
     white = system.cube_shape[0] * float(mask.mean())
     is_full_scale_known = full_scale is not None or chain.bits is not None
     if not is_full_scale_known or chain.scale != 1 or white <= 1 or float(y.max()) < _MIN_EXPOSURE:
@@ -350,7 +357,7 @@ def simulate(
     if chain.bits is not None:
         raise ValueError(
             f"bits: expected null, a simulated frame is in the unit of the cube, got {chain.bits}; "
-            "noise.bits is the converter's"
+            "the bits of the simulated converter are noise.bits"
         )
     node = dict(settings.noise)
     name = node.pop("_target_").rpartition(".")[2]
@@ -391,7 +398,7 @@ def file_path(value: Any) -> Path:
     kind, colon, file_name = name.partition(":")
     if (kind, colon) != ("bundled", ":"):
         return Path(name)
-    # A config may be a stranger's, so the name must not lead out of the folder of the package.
+    # A stranger may have written the config, so the name must not lead out of the package's folder.
     if file_name in ("", ".", "..") or Path(file_name).name != file_name:
         raise ValueError(f"bundled: expected a name such as mask.tif, got {file_name!r}")
     return bundled_path(file_name)
@@ -408,7 +415,12 @@ def file_paths(value: Any) -> list[Path]:
 def load_shots(
     role: str, reader: Callable[..., io.LoadedArray], files: Sequence[Path], **hints: Any
 ) -> io.LoadedArray:
-    """Read a file, or several files of equal shape as the shots of one measurement or mask."""
+    """Read a file, or several files of equal shape as the shots of one measurement or mask.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: the shapes differ, or there are several files of a truth.
+    """
     if role == "truth" and len(files) > 1:
         raise ValueError(f"truth: expected one file, got {len(files)}")
     first, *further_shots = shots = [reader(file, **hints) for file in files]
@@ -428,7 +440,7 @@ def load_shots(
 
 
 def name_scene(settings: Snapshots, otherwise: str) -> str:
-    """Return the name of a scene: that of the file of its truth or measurement, without suffix."""
+    """Return the name of a scene: the file name of its truth or measurement, without suffix."""
     file = settings.truth or settings.measurement
     return printable(file_paths(file)[0].stem) if file else otherwise
 

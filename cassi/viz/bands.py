@@ -1,4 +1,4 @@
-"""Montages of a cube's bands, each in the colour of its wavelength."""
+"""Draw montages of a cube's bands, each in the colour of its wavelength."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Colormap
 
-# A montage of all bands grows with their number. More than 32 would not fit on a screen: of such
-# cubes 28 bands show, evenly spaced. Beside the truth each band takes three tiles, so 8 show.
+# A montage of all bands grows with their number. More than 32 would not fit on a screen, so larger
+# cubes show 28 bands, evenly spaced. Beside the truth each band takes three tiles, so 8 are shown.
 _MAX_BANDS_SHOWN_IN_FULL = 32
 _BANDS_OF_LARGE_CUBES = 28
 _BANDS_BESIDE_TRUTH = 8
@@ -40,7 +40,8 @@ _ROW_NAME_WIDTH = 30  # the column of the upright row names
 _SCALE_WIDTH, _MIN_SCALE_HEIGHT = 14, 164  # a lower scale would be shorter than its label
 _TITLE_LINE_HEIGHT = 20
 _DEFAULT_UNIT, _ROW_NAMES = "value in the cube", ("estimate", "truth", "error")
-# A tint is mixed with this fraction of white: detail is hard to see in pure blue, which is dark.
+# Fraction of white that is mixed into a tint. Without white, detail in a blue band is too dark to
+# see.
 _WHITE_FRACTION = 0.12
 
 # A text and its colour.
@@ -68,12 +69,12 @@ def save_bands(
     unit: str | None = None,
     errors: Sequence[float] | None = None,  # (C,), nm
 ) -> None:
-    """Writes a montage of bands as PNG, each tinted in the colour of its wavelength.
+    """Write a montage of bands as PNG, each tinted in the colour of its wavelength.
 
-    All bands share one brightness scale, so their relative strength shows. With the truth, three
-    rows (estimate, truth, error) show some of the bands. Estimate and truth then share the truth's
-    brightness scale, and the scale of the error is white at 0. The scales stand to the right. A
-    measurement stands to the left, above the estimate's sRGB rendering.
+    All bands share one brightness scale, so their relative strength is visible. With the truth,
+    three rows (estimate, truth, error) show some of the bands. Estimate and truth then share the
+    truth's brightness scale, and the error scale is white at 0. The scales are to the right of the
+    pictures. A measurement is to their left, above the estimate's sRGB rendering.
 
     Args:
         path: the PNG to write; it is complete or absent.
@@ -81,14 +82,15 @@ def save_bands(
         wavelengths: (C,), nm, increasing; None numbers the bands and leaves them grey.
         truth: (C, H, W), on the cube's scale, or None.
         measurement: (K, H', W') or (H', W'), or None. The first shot is shown.
-        count: number of bands, evenly spaced. None: 8 with the truth, else all (28 of over 32).
-        unit: unit of the cube, named beside its scale.
-        errors: standard errors of the wavelengths, nm, if known: they stand above the bands.
+        count: number of bands to show, evenly spaced. None shows 8 with the truth. Without it, None
+            shows all bands, or 28 if there are more than 32.
+        unit: unit of the cube, written beside its scale.
+        errors: standard errors of the wavelengths, nm, if known; written above the bands.
 
     Raises:
-        OSError: if the folder is missing or cannot be written.
-        TypeError: if an array is not of real numbers.
-        ValueError: if a shape, the wavelengths or the count does not fit, or a NaN is found.
+        OSError: the folder is missing or cannot be written.
+        TypeError: an array is not of real numbers.
+        ValueError: a shape, the wavelengths or the count does not fit, or a NaN is found.
     """
     estimate = as_cube(cube)
     true_cube = as_truth(truth, estimate)
@@ -129,10 +131,19 @@ def save_uncertainty(
     unit: str | None = None,
     errors: Sequence[float] | None = None,  # (C,), nm
 ) -> None:
-    """Writes the standard deviation σ of every value of a cube as PNG, band by band.
+    """Write the standard deviation σ of every value of a cube as PNG, band by band.
 
-    All bands have one scale. The title has ``meaning``, a line that says what one σ means, and how
-    bright the cube is. The other arguments and errors are those of ``save_bands``.
+    All bands have one scale. The title says how bright the cube is. The other arguments and errors
+    are those of `save_bands`.
+
+    Args:
+        path: the PNG to write.
+        std: standard deviations (C, H, W), on the cube's scale.
+        cube: (C, H, W), any scale.
+        wavelengths: (C,), nm, increasing; None numbers the bands.
+        meaning: a line of the title that says what one σ means.
+        unit: unit of the cube, written beside the scale.
+        errors: standard errors of the wavelengths, nm, if known.
     """
     deviation = as_cube(std, "standard deviations")
     cube_level = white_level(as_cube(cube, shape=deviation.shape))
@@ -142,7 +153,7 @@ def save_uncertainty(
     colors = _colors(0, white_level(*pictures), "inferno")
     labels = _name_bands(shown_bands, values, errors, np.ones((len(shown_bands), 3)))
     rows = _wrap(_paint(pictures, colors), deviation.shape)
-    title = f"{meaning}\nof the values of the cube 99.5 % are below {cube_level:.2g}"
+    title = f"{meaning}\n99.5 % of the values of the cube are below {cube_level:.2g}"
     montage = _Montage(
         rows, labels, [(colors, f"σ, {unit or _DEFAULT_UNIT}", len(rows))], title=title
     )
@@ -173,8 +184,8 @@ def _tint(pictures: list[np.ndarray], white: float, tints: np.ndarray) -> list[n
 def _wrap(pictures: list[np.ndarray], shape: tuple[int, ...]) -> list[list[np.ndarray]]:
     """Put pictures in rows, in reading order; `shape` (C, H, W) is that of their cube."""
     count = len(pictures)
-    # The montage should be about 16:9, as a screen is. Of the three numbers of columns nearest to
-    # that, the one that leaves the fewest holes in the last row is taken.
+    # The montage should have the shape of a screen, about 16:9. Three numbers of columns come close
+    # to it. The number that leaves the fewest holes in the last row is taken.
     ideal_columns = np.sqrt(count * shape[1] / shape[2] * 16 / 9)
     candidates = range(max(1, round(ideal_columns) - 1), max(1, round(ideal_columns) + 1) + 1)
     n_columns = min(candidates, key=lambda n: (-count % n, abs(n - ideal_columns)))
@@ -224,7 +235,7 @@ def _brightness(white: float) -> ScalarMappable:
 def _draw(
     montage: _Montage, shape: tuple[int, ...], side_pictures: list[tuple[str, np.ndarray]]
 ) -> Sheet:
-    """Draws the montage, and to its left a column of named uint8 pictures."""
+    """Draw the montage, and to its left a column of named uint8 pictures."""
     height, width = (max(1, round(_TILE_SIDE * side / max(shape))) for side in shape)
     # 84 pixels hold "band 128" and "1234.5 nm"; a longer label widens all columns.
     pitch_x = max(width, 84, *(_LETTER_WIDTH * len(label) for label, _ in montage.labels)) + _GAP
@@ -257,7 +268,7 @@ def _draw(
         sheet.scale(colors, label, n_columns * pitch_x, top, _SCALE_WIDTH, scale_height)
         top += n_rows * pitch_y
     bottom = max((len(montage.rows) - 1) * pitch_y + row_height, _MIN_SCALE_HEIGHT)
-    # Beside one row of bands there is no height for the colour picture too.
+    # One row of bands is too low for a second picture beside it.
     side_pictures = side_pictures if len(montage.rows) > 1 else side_pictures[:1]
     height = (bottom - (len(side_pictures) - 1) * (_GAP + _CAPTION_HEIGHT)) // max(
         1, len(side_pictures)
@@ -272,7 +283,7 @@ def _draw(
 
 
 def _reduce(picture: np.ndarray, side: int = 2 * _TILE_SIDE) -> np.ndarray:
-    """Averages over square blocks, so that the longer side becomes less than twice ``side``."""
+    """Return means over square blocks, so many that the longer side is less than twice `side`."""
     # matplotlib's resampling alone would leave aliasing in a picture that it shrinks a lot.
     factor = max(picture.shape) // side
     if factor < 2 or min(picture.shape) < factor:

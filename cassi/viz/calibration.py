@@ -1,4 +1,4 @@
-"""Figures of a calibration: held-out errors, parameters and dispersion curve."""
+"""Draw the two figures of a calibration: its result, and the dispersion curve of filters."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def save_calibration(
     light: tuple[Sequence[float], Sequence[float]],
     bands: Sequence[float],
 ) -> None:
-    """Draws the held-out errors, the estimated parameters and the spectrum of the light.
+    """Draw the held-out errors, the estimated parameters and the spectrum of the light.
 
     Args:
         path: the PNG to write.
         errors: held-out errors of the nominal and of the calibrated camera.
-        deviations: of each parameter its name, its distance from the nominal value, and its
-            standard error. Both are in pixels by which the parameter moves the border of the mask,
-            or the outermost band.
-        light: offsets along the dispersion, pixels, and the power of the light at them.
+        deviations: for each parameter its name, its deviation from the nominal value, and its
+            standard error. Both numbers are in pixels by which the parameter moves the border of
+            the mask, or the outermost band.
+        light: offsets along the dispersion, pixels, and the power of the light at these offsets.
         bands: offsets of the calibrated bands, pixels.
     """
     height, sheet = 0.5 + 0.2 * len(deviations), paper()
@@ -61,7 +61,15 @@ def save_dispersion(
     offsets: Sequence[float],
     errors: Sequence[float],
 ) -> None:
-    """Draws a dispersion curve, its points (nm, pixels) of the filters, and its standard errors."""
+    """Draw a dispersion curve, the points of the filters, and the standard errors of the curve.
+
+    Args:
+        path: the PNG to write.
+        points: wavelength, nm, and offset, pixels, of each filter.
+        wavelengths: wavelengths of the bands, nm, (C,).
+        offsets: offsets of the bands, pixels, (C,).
+        errors: standard errors of the offsets, pixels, (C,).
+    """
     sheet = paper()
     left, right = sheet.axes(0, 0, 2.6, 1.9), sheet.axes(3.1, 0, 2.6, 1.9)
     left.plot(wavelengths, offsets, "o-", ms=2, lw=0.8, color="#1f5aa6")

@@ -33,35 +33,35 @@ def srgb(
     illuminant: str | None = "D65",
     exposure: float | None = None,
 ) -> np.ndarray:  # (H, W, 3)
-    """Renders a cube as an sRGB picture through the CIE 1931 2° observer.
+    """Render a cube as an sRGB picture through the CIE 1931 2° observer.
 
     The colour of a pixel with spectrum r under the illuminant E is
 
         XYZ = k ∫ r(λ) E(λ) cmf(λ) dλ,   k = 1 / ∫ E(λ) ȳ(λ) dλ,
 
-    integrated at 1 nm, r being linear between the bands (of any spacing) and constant beyond the
-    first and the last, as CIE 15:2018, section 7.2.3, advises for missing data. A flat spectrum is
-    therefore neutral whatever the bands cover. The white of E is adapted to that of sRGB
-    (Bradford), then come exposure, clipping and the sRGB curve (IEC 61966-2-1).
+    integrated in steps of 1 nm. The spectrum r is linear between the bands, and constant beyond the
+    first and the last band, as CIE 15:2018, section 7.2.3, advises for missing data. So a flat
+    spectrum is neutral, whatever range the bands cover. The white of E is adapted to the white of
+    sRGB (Bradford). Exposure, clipping and the sRGB curve (IEC 61966-2-1) follow.
 
-    Bands outside 380–780 nm contribute nothing. Where no band is visible, or ``wavelengths`` is
-    None, the colours are false: blue, green and red are the means of the first, middle and last
-    third of the bands.
+    Bands outside 380–780 nm contribute nothing. If no band is visible, or `wavelengths` is None,
+    the colours are false: blue, green and red are the means of the first, middle and last third of
+    the bands.
 
     Args:
         cube: (C, H, W), reflectance or radiance, any scale; negative values render as black.
         wavelengths: (C,), nm, increasing, or None.
         illuminant: light that falls on a cube of reflectances, a CIE or ISO name
             ("D65", "D50", "A", …); None for a cube of radiances, E = 1.
-        exposure: factor on the linear picture; None for ``exposure_of(cube, …)``. Give several
-            pictures the same one to compare them.
+        exposure: factor on the linear picture; None for `exposure_of(cube, …)`. Pictures can be
+            compared if they have the same exposure.
 
     Returns:
         uint8 (H, W, 3), 0–255.
 
     Raises:
-        TypeError: if the cube is not of real numbers.
-        ValueError: if a shape, the wavelengths, the illuminant or the exposure is not as above,
+        TypeError: the cube is not of real numbers.
+        ValueError: a shape, the wavelengths, the illuminant or the exposure is not as above,
             or the cube holds a NaN.
     """
     linear = _linear_srgb(cube, wavelengths, illuminant)
@@ -78,13 +78,13 @@ def exposure_of(
     wavelengths: Wavelengths,  # (C,), nm
     illuminant: str | None = "D65",
 ) -> float:
-    """Chooses the exposure of a picture: its 99.5th percentile becomes 95 % of full scale.
+    """Choose the exposure of a picture: its 99.5th percentile becomes 95 % of full scale.
 
     The percentile is that of the largest linear sRGB channel of each pixel. Arguments and errors
-    are those of ``srgb``.
+    are those of `srgb`.
 
     Returns:
-        The factor that ``srgb`` takes as ``exposure``; 1 for a black cube.
+        The factor that `srgb` takes as `exposure`; 1 for a black cube.
     """
     return _exposure(_linear_srgb(cube, wavelengths, illuminant))
 
@@ -92,7 +92,7 @@ def exposure_of(
 def rendering_matrix(
     wavelengths: Wavelengths, bands: int | None = None, illuminant: str | None = "D65"
 ) -> np.ndarray:
-    """Gives the matrix (3, C) from a spectrum to linear sRGB, by the equation of ``srgb``."""
+    """Return the matrix (3, C) from a spectrum to linear sRGB, by the equation of `srgb`."""
     if bands is None:
         if wavelengths is None:
             raise ValueError("expected wavelengths or a number of bands, got neither: give one")
@@ -103,12 +103,12 @@ def rendering_matrix(
 
 
 def band_colors(wavelengths: Wavelengths, bands: int) -> np.ndarray:
-    """Gives every band the colour of its wavelength, for tinting pictures and labels.
+    """Return every band the colour of its wavelength, for tinting pictures and labels.
 
-    Spectral colours lie outside sRGB: a channel is negative. 40 % of this channel's value is
-    subtracted from all three, which moves the colour towards grey. (The whole value would turn red
-    into pink; without this step 500 to 560 nm would all have one green.) Then the colour is
-    clipped at 0, and scaled so that its largest channel is 1.
+    Spectral colours are outside sRGB: one channel is negative. 40 % of this channel's value is
+    subtracted from all three channels, which moves the colour towards grey. (With the whole value,
+    red would become pink. Without this step, 500 to 560 nm would all have the same green.) Then the
+    colour is clipped at 0, and scaled so that its largest channel is 1.
 
     Args:
         wavelengths: (C,), nm, increasing, or None.
@@ -116,10 +116,10 @@ def band_colors(wavelengths: Wavelengths, bands: int) -> np.ndarray:
 
     Returns:
         float32 (C, 3), linear sRGB, largest channel 1; white for bands outside 380–780 nm and
-        where ``wavelengths`` is None.
+        where `wavelengths` is None.
 
     Raises:
-        ValueError: if the wavelengths do not fit the bands or do not increase.
+        ValueError: the wavelengths do not fit the bands or do not increase.
     """
     values = as_wavelengths(wavelengths, bands)
     colors = np.ones((bands, 3), np.float32)
@@ -128,8 +128,8 @@ def band_colors(wavelengths: Wavelengths, bands: int) -> np.ndarray:
     grid, cmfs, to_srgb, _ = _observer(None)
     for band, wavelength in enumerate(values):
         if _VISIBLE_RANGE[0] <= wavelength <= _VISIBLE_RANGE[1]:
-            # The observer's response vanishes towards the ends of the range, and the hue becomes
-            # that of rounding errors. Beyond 420 and 680 nm the hue at these two is used.
+            # The observer's response vanishes towards the ends of the range, where rounding errors
+            # would decide the hue. So below 420 nm and above 680 nm, the hue at this limit is used.
             hue_nm = np.clip(wavelength, 420.0, 680.0)
             color = to_srgb @ [np.interp(hue_nm, grid, cmf) for cmf in cmfs]
             color = np.clip(color - 0.4 * color.min(), 0.0, None)
@@ -138,7 +138,11 @@ def band_colors(wavelengths: Wavelengths, bands: int) -> np.ndarray:
 
 
 def cie_response(wavelengths: Wavelengths) -> np.ndarray:
-    """Gives the CIE 1931 2° observer x̄, ȳ, z̄ at wavelengths (nm): (3, C), each curve of sum 1."""
+    """Return the CIE 1931 2° curves x̄, ȳ, z̄ at wavelengths (nm): (3, C), each with the sum 1.
+
+    Raises:
+        ValueError: a curve is 0 at all wavelengths.
+    """
     nm = np.asarray(wavelengths, np.float64)
     grid, cmfs, _, _ = _observer(None)
     curves = np.stack([np.interp(nm, grid, cmf, left=0, right=0) for cmf in cmfs])
@@ -149,9 +153,9 @@ def cie_response(wavelengths: Wavelengths) -> np.ndarray:
 
 
 def xyz_of_srgb(picture: np.ndarray, is_encoded: bool) -> np.ndarray:
-    """Gives X, Y, Z of an sRGB picture (3, H, W), each relative to that of white.
+    """Return X, Y, Z of an sRGB picture (3, H, W), each relative to that of white.
 
-    ``is_encoded`` says whether the picture still has the sRGB curve; if not, it is linear.
+    `is_encoded` says whether the picture still has the sRGB curve; if not, it is linear.
     """
     if is_encoded:
         is_linear = picture <= 0.04045
@@ -163,7 +167,7 @@ def xyz_of_srgb(picture: np.ndarray, is_encoded: bool) -> np.ndarray:
 
 
 def encode(linear: np.ndarray) -> np.ndarray:
-    """Encodes linear light as uint8 by the sRGB curve. The input is clipped to [0, 1] in place."""
+    """Encode linear light as uint8 by the sRGB curve. The input is clipped to [0, 1] in place."""
     np.clip(linear, 0.0, 1.0, out=linear)
     power_law = 1.055 * np.power(linear, 1 / 2.4) - 0.055
     encoded_light = np.where(linear <= 0.0031308, 12.92 * linear, power_law)
@@ -194,7 +198,7 @@ def _exposure(linear: np.ndarray) -> float:
 def _weights(
     wavelengths: tuple[float, ...] | None, bands: int, illuminant: str | None
 ) -> np.ndarray:
-    """Gives the matrix (3, C) from a spectrum to linear sRGB, see `rendering_matrix`."""
+    """Return the matrix (3, C) from a spectrum to linear sRGB, see `rendering_matrix`."""
     grid, cmfs, to_srgb, light = _observer(illuminant)
     values = np.asarray(wavelengths if wavelengths is not None else [], np.float64)
     visible_bands = np.flatnonzero((values >= _VISIBLE_RANGE[0]) & (values <= _VISIBLE_RANGE[1]))
@@ -202,8 +206,8 @@ def _weights(
         return _false_colors(bands)
     weights = np.zeros((3, bands))
     for index, band in enumerate(visible_bands):
-        # A spectrum that is linear between its bands is a sum of hat functions, one a band. The
-        # weight of a band is the integral of its hat under the matching functions. np.interp makes
+        # A spectrum that is linear between its bands is a sum of hat functions, one per band. The
+        # weight of a band is the integral of its hat times the matching functions. np.interp makes
         # the first and the last hat constant beyond the bands.
         hat = np.interp(grid, values[visible_bands], np.eye(visible_bands.size)[index])
         weights[:, band] = to_srgb @ ((cmfs * light) @ hat)
@@ -211,7 +215,7 @@ def _weights(
 
 
 def _false_colors(bands: int) -> np.ndarray:
-    """Gives the matrix (3, C) that averages thirds of the bands: the last is red, the first blue.
+    """Return the matrix (3, C) that averages thirds of the bands: the last is red, the first blue.
 
     A band on the border of two thirds counts in both, by the fraction of it that lies in each.
     """
@@ -223,7 +227,7 @@ def _false_colors(bands: int) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def _observer(illuminant: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Gives the grid (nm), the 3 matching functions, XYZ to linear sRGB, and the light E.
+    """Return the grid (nm), the 3 matching functions, XYZ to linear sRGB, and the light E.
 
     The matrix to sRGB includes k and the adaptation of E's white, so that E itself gives (1, 1, 1).
     """
@@ -244,7 +248,7 @@ def _observer(illuminant: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarra
 
 
 def _tables() -> dict[str, Any]:
-    """Reads color.json: the observer and the illuminants, with their source."""
+    """Read color.json: the observer and the illuminants, with their source."""
     tables: dict[str, Any] = json.loads(Path(__file__).with_name("color.json").read_text())
     return tables
 
@@ -252,6 +256,6 @@ def _tables() -> dict[str, Any]:
 def _table(
     axis: list[float], values: list[float] | list[list[float]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Gives the grid of a table, from `axis[0]` on with the spacing `axis[1]`, and its values."""
+    """Return the grid of a table, from `axis[0]` on with the spacing `axis[1]`, and its values."""
     array = np.asarray(values, np.float64)
     return axis[0] + axis[1] * np.arange(array.shape[-1]), array

@@ -1,4 +1,4 @@
-"""Figures for a paper: methods side by side, and their convergence, as PNG and PDF."""
+"""Draw figures for a paper as PNG and PDF: methods side by side, convergence and bars."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ TRUTH = " "
 # Lengths are inches. Five pictures of this width fit across the two columns of a journal's page.
 _CELL_WIDTH = 1.45
 _GAP, _ROW_LABEL_WIDTH = 0.05, 0.28
-# The axes of the spectra of a region, and a line of their legend.
+# Size of the axes of a region's spectra, and height of a line of their legend.
 _CURVE_WIDTH, _CURVE_HEIGHT, _LEGEND_LINE = 1.5, 1.35, 0.125
-# An enlarged square takes this fraction of its picture's width.
+# Fraction of a picture's width that its enlarged square takes, and the colour of the square's
+# frame.
 _ENLARGED_FRACTION, _FRAME_COLOR = 0.46, "#ffe000"
 # A curve of more points is drawn without markers, which would overlap.
 _MAX_MARKED_POINTS = 10
-# Length of the line before a name in a legend, with its space, in units of the font's size.
+# Length of the line before a name in a legend, with the gap after it, in units of the font's size.
 _HANDLE_LENGTH = 2.4
 
 
@@ -49,11 +50,11 @@ class Layout:
     """What a comparison shows of a scene.
 
     Attributes:
-        bands: wavelengths in nm: the nearest bands are shown. Where there are no wavelengths,
-            numbers of bands, from 1. None shows four bands, evenly spaced.
-        zoom: `(row, column, side)`, pixels, of a square that every picture shows enlarged too.
-            "auto" takes the square with the most detail, None takes no square.
-        regions: (row, column) of the pixels whose spectra are drawn. None takes the four of
+        bands: wavelengths in nm, whose nearest bands are shown; numbers of bands, from 1, if there
+            are no wavelengths. None shows four bands, evenly spaced.
+        zoom: `(row, column, side)`, pixels, of a square that every picture also shows enlarged.
+            "auto" takes the square with the most detail. None takes no square.
+        regions: (row, column) of the pixels whose spectra are drawn. None takes the four points of
             `cassi.viz.choose_points`.
     """
 
@@ -62,7 +63,11 @@ class Layout:
     regions: Sequence[tuple[int, int]] | None = None
 
     def choose(self, cube: np.ndarray, wavelengths: Wavelengths) -> Selection:
-        """Return the bands, the square and the regions that are shown of a cube `(C, H, W)`."""
+        """Return the bands, square and regions of a cube `(C, H, W)` that are shown.
+
+        Raises:
+            ValueError: a band, the square or a region is outside the cube.
+        """
         return Selection(self._bands(len(cube), wavelengths), self._zoom(cube), self._regions(cube))
 
     def _bands(self, count: int, wavelengths: Wavelengths) -> list[int]:
@@ -121,7 +126,7 @@ def most_detail(cube: np.ndarray, side: int) -> tuple[int, int, int]:
     edges = np.zeros(mean_band.shape)
     edges[:, 1:] += np.diff(mean_band, axis=1) ** 2
     edges[1:] += np.diff(mean_band, axis=0) ** 2
-    # The sum over any square is four values of the summed-area table.
+    # The sum over any square follows from four values of the summed-area table.
     sums = np.pad(edges.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
     detail = sums[side:, side:] - sums[:-side, side:] - sums[side:, :-side] + sums[:-side, :-side]
     row, column = np.unravel_index(detail.argmax(), detail.shape)
@@ -137,19 +142,31 @@ def save_comparison(
     metrics: Mapping[str, Mapping[str, float | None]],
     layout: Layout | None = None,
 ) -> None:
-    """Writes ``<name>.png`` and ``<name>.pdf``: the truth and every method side by side.
+    """Write `<name>.png` and `<name>.pdf`: the truth and every method side by side.
 
     From the top, the rows are:
 
     - true colour, at the truth's exposure for all;
     - some bands, each at one brightness for all;
-    - the error of a pixel, √(mean over bands of (x − truth)²), at one scale for all, whose upper
-      end is the 99.5th percentile over all methods;
+    - the error of each pixel, √(mean over bands of (x − truth)²), at one scale for all, which ends
+      at the 99.5th percentile over all methods;
     - the spectra of regions of 5×5 pixels, with their correlation r to the truth.
 
-    Without a truth there are no errors and no r, and the first method takes its part for exposure,
-    brightness and regions. Pictures of more than 400×400 pixels are averaged over blocks. "psnr"
-    and "ssim" of a method's metrics stand above its column.
+    Without a truth there are no errors and no r. The first method then decides exposure, brightness
+    and regions. Pictures of more than 400×400 pixels are averaged over blocks.
+
+    Args:
+        folder: folder of the two files.
+        name: name of the files without suffix.
+        cubes: cube (C, H, W) of each method.
+        truth: (C, H, W), on the cubes' scale, or None.
+        wavelengths: (C,), nm, increasing; None numbers the bands.
+        metrics: numbers of each method; its "psnr" and "ssim" are written above its column.
+        layout: bands, square and regions to show; None takes the default ones.
+
+    Raises:
+        TypeError: a cube is not of real numbers.
+        ValueError: shapes differ, there is no cube, or name or layout do not fit.
     """
     if not name or Path(name).name != name:
         raise ValueError(f"expected a file name without a folder, got {name!r}: rename the scene")
@@ -170,11 +187,14 @@ def save_curves(
     curves: Mapping[str, Sequence[tuple[float, float]]],
     label: str,
 ) -> None:
-    """Writes ``<name>.png`` and ``<name>.pdf``: a curve of (value, PSNR in dB) for every method.
+    """Write `<name>.png` and `<name>.pdf`: a curve of (value, PSNR in dB) for every method.
 
-    ``label`` names the value. A method with one pair, such as a network, is a dot. The axis is
+    `label` names the value. A method with one pair, such as a network, is a dot. The axis is
     logarithmic if its values are positive and span more than a factor of 30. Pairs with a value
     that is not finite are left out.
+
+    Raises:
+        ValueError: no method has a finite pair.
     """
     pairs = {m: np.asarray(list(curve), float).reshape(-1, 2) for m, curve in curves.items()}
     finite_pairs = {m: curve[np.isfinite(curve).all(axis=1)] for m, curve in pairs.items()}
@@ -185,7 +205,7 @@ def save_curves(
     axes = sheet.axes(0, 0, 4.0, 2.6)
     for index, (method, curve) in enumerate(finite_pairs.items()):
         color = COLORS[index % len(COLORS)]
-        # The colours repeat after six methods; the kind of line then tells methods apart.
+        # The colours repeat after six methods. From there on, the style of the line differs.
         line = ("-", "--", ":", "-.")[index // len(COLORS) % 4]
         marker = "o" if len(curve) <= _MAX_MARKED_POINTS else None
         style: Any = {"marker": marker, "ms": 4, "lw": 1.4, "color": color, "ls": line}
@@ -207,9 +227,9 @@ def save_bars(
     levels: Mapping[str, Mapping[str, float | None]],
     title: str,
 ) -> None:
-    """Writes ``<name>.png`` and ``<name>.pdf``: bars for the PSNR, dB, of cases and methods.
+    """Write `<name>.png` and `<name>.pdf`: bars for the PSNR, dB, of cases and methods.
 
-    ``levels`` gives the PSNR of every method, by case; a method without one has no bar there.
+    `levels` gives the PSNR of every method, by case; a method without one has no bar there.
     """
     methods = list(dict.fromkeys(method for case in levels.values() for method in case))
     height, sheet = 0.8 / max(1, len(methods)), paper()
@@ -225,7 +245,7 @@ def save_bars(
         drawn_values += bar_values.values()
     axes.set_yticks(range(len(levels)), list(map(literal, levels)))
     axes.invert_yaxis()
-    # Bars do not begin at 0 dB: their differences, which matter, would be too small to see.
+    # The bars do not begin at 0 dB, because their differences would then be too small to see.
     if drawn_values:
         axes.set_xlim(min(drawn_values) - 2, max(drawn_values) + 2)
     axes.set_xlabel("PSNR / dB", fontsize=BODY)
@@ -261,19 +281,19 @@ class _Comparison:
     ) -> None:
         self.cubes, self.truth, self.wavelengths = dict(cubes), truth, wavelengths
         self.metrics, self.selection = metrics, selection
-        # The truth, or the first method: it gives exposure and brightness.
+        # The truth, or else the first method, decides exposure and brightness.
         self.reference = next(iter(self.cubes.values()))
         height, width = self.reference.shape[1:]
         self.block = block_size(height, width)
         self.reduced_cubes = {key: shrink(cube, self.block) for key, cube in self.cubes.items()}
-        # A very long or very high scene is squeezed, or the page would be nearly empty.
+        # Very wide and very high scenes are squeezed, because the page would be nearly empty.
         self.cell_height = _CELL_WIDTH * min(3.0, max(0.3, height / width))
         self.n_rows = 1 + len(selection.bands) + (truth is not None)
         self.width = _ROW_LABEL_WIDTH + max(2, len(self.cubes)) * (_CELL_WIDTH + _GAP)
         self.sheet = paper()
 
     def draw(self) -> Sheet:
-        """Draws all rows."""
+        """Draw all rows."""
         exposure = exposure_of(self.reference, self.wavelengths, None)
 
         def color(cube: np.ndarray) -> np.ndarray:
@@ -283,7 +303,7 @@ class _Comparison:
             axes.set_title(self._head(key), fontsize=BODY, color=INK, pad=3, parse_math=False)
             if key == next(iter(self.cubes)):
                 self._mark_regions(axes)
-        # 12 % of white: detail is hard to see in pure blue, which is dark.
+        # A tint has 12 % of white. Without white, detail in a blue band is too dark to see.
         tints = 0.88 * band_colors(self.wavelengths, len(self.reference)) + 0.12
         for row, band in enumerate(self.selection.bands, start=1):
             white = white_level(next(iter(self.reduced_cubes.values()))[band])
@@ -291,7 +311,7 @@ class _Comparison:
             self._draw_row(row, name_band(band, self.wavelengths), draw)
         if self.truth is not None:
             self._draw_errors(list(self.reduced_cubes.values()))
-        # Four regions stand in rows of 4, of 2 or of 1, never three above a single one.
+        # A row has 4, 2 or 1 regions. With 3 in a row, the fourth region would be alone below.
         per_row = next(n for n in (4, 2, 1) if n == 1 or self.width >= n * _CURVE_WIDTH)
         per_row = min(len(self.selection.regions), per_row)
         pitch = self.width / per_row
@@ -301,7 +321,7 @@ class _Comparison:
             row, column = divmod(index, per_row)
             top = self._corner(self.n_rows, 0)[1] + row * region_height + legend_height
             axes = self.sheet.axes(column * pitch + 0.36, top, pitch - 0.46, _CURVE_HEIGHT)
-            # From inches to points, less the line before each name.
+            # The width in points (72 per inch), without the line before each name.
             name_width = 72 * (pitch - 0.3) - _HANDLE_LENGTH * SMALL
             self._draw_region(axes, index, point, name_width)
         return self.sheet
@@ -315,8 +335,8 @@ class _Comparison:
             row_axes[key] = self._picture(row, column, draw(cube))
             if self.selection.zoom is not None:
                 top, left, side = self.selection.zoom
-                # From the full cube: the enlarged square has room for pixels that the picture
-                # averages over blocks.
+                # The square is cut from the full cube, because it has room for the pixels that the
+                # picture averages over blocks.
                 square = self.cubes[key][:, top : top + side, left : left + side]
                 self._enlarge(row_axes[key], draw(square), self.selection.zoom)
         self._label(row, words)
@@ -403,7 +423,7 @@ class _Comparison:
         for index, (row, column) in enumerate(self.selection.regions):
             x, y = (column + 0.5) / self.block - 0.5, (row + 0.5) / self.block - 0.5
             axes.plot([x], [y], "s", ms=4, mfc="none", mec="white", mew=0.9, path_effects=outline)
-            # Near the right border the number stands left of its marker, else it would be cut.
+            # Near the right border the number is left of its marker, where it is not cut.
             at_border = x > 0.85 * axes.get_xlim()[1]
             axes.annotate(
                 str(index + 1),

@@ -121,7 +121,7 @@ def test_uncertainty_has_a_scale_and_says_what_one_sigma_is(bands, unit, cube, t
     words = figure.axes[0].texts
     assert words[0].get_text() == meaning
     assert words[1].get_text() == (
-        f"of the values of the cube 99.5 % are below {np.percentile(cube, 99.5):.2g}"
+        f"99.5 % of the values of the cube are below {np.percentile(cube, 99.5):.2g}"
     )
 
 

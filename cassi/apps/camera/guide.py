@@ -20,7 +20,10 @@ from cassi.systems.motion import describe_motion
 
 
 def add_guide(snapshot: Snapshot, settings: GuidePicture) -> Snapshot:
-    """Return a snapshot whose camera has the guide; without it, and with a warning, if it misfits.
+    """Return a snapshot whose camera has the guide.
+
+    If the guide does not fit the measurement, the camera stays without it, and a warning is
+    printed.
 
     Raises:
         ValueError: the picture does not have the size of the cube, or its response cannot be read.
@@ -33,7 +36,7 @@ def add_guide(snapshot: Snapshot, settings: GuidePicture) -> Snapshot:
             f"guide: expected a picture of {height} x {width} pixels as the cube, got "
             f"{picture.shape[1]} x {picture.shape[2]} in {guide_file.path}; resize it"
         )
-    # Three channels are taken for colours of a usual camera, any other number for panchromatic.
+    # A picture of three channels counts as colours of a usual camera, any other as panchromatic.
     channels = len(picture)
     name = name or ("cie" if channels == 3 else "pan")
     response = read_response(name, channels, bands, snapshot.camera.wavelengths)
@@ -71,7 +74,7 @@ def add_guide(snapshot: Snapshot, settings: GuidePicture) -> Snapshot:
 
 
 def describe_guide(camera: Camera) -> dict[str, Any]:
-    """Return the numbers of metrics.json on a guide and the motion by which it was registered."""
+    """Return the numbers of metrics.json on a guide, with the motion of its registration."""
     numbers = dict(camera.guide or {})
     if isinstance(camera.system, Guided):
         numbers |= describe_motion(camera.system.last_motion.motion)
@@ -84,11 +87,16 @@ def read_response(
     """Return the response `(G, C)` of a guide.
 
     Args:
-        name: "pan", "cie", or a file of comma-separated values: a line per wavelength, nm and the
-            response of each channel; or a line per channel with a number per band.
-        channels: G, of the picture.
-        bands: C.
-        wavelengths: of the bands, nm, where known.
+        name: "pan" for equal weights of all bands, "cie" for the CIE colour matching functions, or
+            a file of comma-separated values. A line of the file has a wavelength, nm, and the
+            response of each channel; or there is a line per channel, with a number per band.
+        channels: number of channels of the picture, G.
+        bands: number of bands, C.
+        wavelengths: wavelengths of the bands, nm, if known.
+
+    Raises:
+        ValueError: the response is for another number of channels or bands, or the wavelengths are
+            missing.
     """
     if name in ("pan", "cie"):
         n_channels = 1 if name == "pan" else 3

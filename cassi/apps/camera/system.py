@@ -2,11 +2,11 @@
 
 The order of the steps matters:
 
-1. A mask is drawn, if no file has it. For this the size of the truth is needed.
-2. A mask per band may be stored as it falls on the detector. Only the length of the measurement (or
-   of the truth and its dispersion) shows this. Such a mask is moved back to the camera's place.
+1. If no file has the mask, it is drawn. This needs the size of the truth.
+2. A file may have a mask per band, each as it falls on the detector. Only the length of the
+   measurement (or of the truth plus its dispersion) shows this. These masks are moved back.
 3. Mask and measurement give the number of bands.
-4. The camera is built with it.
+4. The camera is built with this number.
 """
 
 import math
@@ -41,18 +41,18 @@ from cassi.systems.masks import likeness_of_bands
 from cassi.systems.mosaic import count_filters
 
 Wavelengths = Sequence[float] | None
-# If a detector is longer or shorter than the bands by up to so many pixels, the message proposes to
-# state where it ends.
+# If a detector is longer or shorter than the bands by at most this many pixels, the message
+# proposes to state where the detector ends.
 _MAX_END_PIXELS = 2
-# Correlation of the masks of two bands. Above the first they count as moved by the step. Above the
-# second another step, of those that are tried, is proposed. True masks per band correlate by about
-# 1 after the shift, unrelated ones by about 0.
+# Correlations of the masks of neighbouring bands after a shift. Above the first value, the masks
+# count as moved by the stated step. Above the second value, the message proposes another step. True
+# masks per band have a correlation of about 1 after the right shift, unrelated masks of about 0.
 _MIN_STEP_CORRELATION = 0.2
 _MIN_PROPOSAL_CORRELATION = 0.5
 # Steps up to this one, in both directions and along both axes, are tried for a proposal.
 _MAX_TRIAL_STEP = 8
-# Pixels between the first and the last band. A measurement takes memory in proportion to them, and
-# a mistyped step would otherwise take all of it.
+# Largest distance of the first and the last band, pixels. The memory of a measurement grows with
+# this distance, so a mistyped step could fill the memory.
 _MAX_DISPERSION_PIXELS = 2**20
 
 
@@ -61,9 +61,9 @@ class FittedCamera:
     """A camera that fits its files, with notes on how these were understood.
 
     Attributes:
-        system: the camera, on the CPU.
-        mask: `(K, 1|C, H, W)` as it was read or drawn.
-        notes: for the user, one line each.
+        system: the operator A, on the CPU.
+        mask: the mask `(K, 1|C, H, W)` as it was read or drawn.
+        notes: notes for the user, one line each.
     """
 
     system: System
@@ -95,13 +95,14 @@ def make_camera(
     """Make the camera of a scene.
 
     Args:
-        node: of the config, `system`.
-        mask: `(K, 1|C, H, W)`, or the node of a mask to draw.
-        truth: `(C, H, W)`, if known.
-        measurement: `(K, H', W')`, if one was taken.
-        bands: C, if stated; else that of the truth, or the one that mask and measurement give.
-        wavelengths: nm, one per band, if known; dispersion curves need them.
-        user_wavelengths: those that the user states; their number must be that of the bands.
+        node: node `system` of the config.
+        mask: the mask `(K, 1|C, H, W)`, or the node of a mask to draw.
+        truth: true cube `(C, H, W)`, if known.
+        measurement: measurement `(K, H', W')`; None if it will be simulated.
+        bands: number of bands, C, if stated. None takes the number of the truth, or the number that
+            mask and measurement give.
+        wavelengths: wavelengths in nm, one per band, if known. Dispersion curves need them.
+        user_wavelengths: wavelengths that the user states, nm. Their number must be C.
 
     Raises:
         ValueError: mask, measurement, truth and node do not fit each other.
@@ -153,7 +154,7 @@ def find_offsets(system: Node, bands: int, wavelengths: Wavelengths) -> list[flo
     Returns None for a step of whole pixels, which cameras take as it is.
 
     Raises:
-        ValueError: there are offsets of another kind or number, or a curve lacks wavelengths.
+        ValueError: the offsets are of another kind or number, or a curve lacks wavelengths.
     """
     node = system.get("offsets")
     if node is None:
@@ -171,7 +172,7 @@ def find_offsets(system: Node, bands: int, wavelengths: Wavelengths) -> list[flo
                 f"system.offsets: expected a dispersion curve, got {type(curve).__name__}"
             )
         if wavelengths is None and isinstance(curve, Linear):
-            wavelengths = range(1, bands + 1)  # any will do: it only counts the bands
+            wavelengths = range(1, bands + 1)  # a linear curve needs only their number
         if wavelengths is None:
             raise ValueError(
                 "system.offsets: expected wavelengths for a dispersion curve; give "
@@ -221,16 +222,16 @@ def build_camera(
     """Build the camera of a node, with its curves and files read.
 
     Args:
-        system: the node.
-        mask: `(K, 1|C, H, W)`.
-        bands: C.
-        wavelengths: nm, one per band; a dispersion curve needs them.
-        length: of the cube along the dispersion, pixels, if known. The mask of a dual disperser may
-            be longer.
-        arguments: of the camera's class; they win over all others.
+        system: node of the system.
+        mask: the mask `(K, 1|C, H, W)`.
+        bands: number of bands, C.
+        wavelengths: wavelengths in nm, one per band. A dispersion curve needs them.
+        length: length of the cube along the dispersion, pixels, if known. The mask of a dual
+            disperser may be longer.
+        arguments: arguments of the camera's class, which win over those of the node.
 
     Raises:
-        ValueError: the node does not describe a camera of so many bands.
+        ValueError: the node does not describe a camera of C bands.
     """
     offsets = find_offsets(system, bands, wavelengths)
     pixels = dispersion_length(system, bands, wavelengths)
@@ -262,15 +263,18 @@ def draw_mask(
     measurement_size: Sequence[int] | None = None,
     bands: int | None = None,
 ) -> Tensor:
-    """Draw the mask that a node of a config describes, for a truth `(C, H, W)`.
+    """Draw the mask that a node of a config describes.
 
     Args:
-        node: of the mask.
-        system: the camera's node.
-        truth: the scene, if known.
-        wavelengths: nm, if known.
+        node: node of the mask.
+        system: node of the system.
+        truth: true cube `(C, H, W)`, if known.
+        wavelengths: wavelengths in nm, if known.
         measurement_size: (H', W'), if known. Only an open mask can be drawn for it.
-        bands: C, if known.
+        bands: number of bands, C, if known.
+
+    Returns:
+        The mask `(K, 1|C, H, W)`.
 
     Raises:
         ValueError: the node describes no mask, or the size of the mask is not known.
@@ -303,14 +307,18 @@ def move_back(
     The data sets of this field call such masks `mask_3d_shift`.
 
     Args:
-        system: the node.
-        mask: `(K, C, H, W or W')`.
-        detector: W', of a measurement or of a truth and its dispersion.
-        wavelengths: nm, if known.
+        system: node of the system.
+        mask: the mask `(K, C, H, W or W')`.
+        detector: length of the detector along the dispersion, W': of the measurement, or of the
+            truth plus its dispersion.
+        wavelengths: wavelengths in nm, if known.
 
     Returns:
-        The mask of the camera, further arguments of the camera, and a note for the user. If the
-        mask needed no move, it is returned as it was, without a note.
+        The mask of the camera, further arguments of the camera, and a note for the user. A mask
+        that is not stored in this way stays as it is, without arguments and note.
+
+    Raises:
+        ValueError: the masks of the bands are not copies, each moved by the step.
     """
     bands, axis = mask.shape[1], system.get("axis", -1)
     if bands == 1 or axis not in (-1, -2) or mask.shape[axis] != detector or is_dual(system):
@@ -327,7 +335,7 @@ def move_back(
         return camera_mask, {}, note
     if system.get("offsets") is None:
         _check_copies(mask, round(find_step(system)), axis)
-    note += "; it lets light through beside the windows, so the cube is wider than those"
+    note += "; it also lets light through beside the shifted windows, so the cube is wider"
     return camera_mask, {"offsets": [float(shift) for shift in shifts], "detector": length}, note
 
 
@@ -352,8 +360,8 @@ def _check_copies(mask: Tensor, step: int, axis: int) -> None:
         side = "rows" if best_axis == -2 else "columns"
         hint = f"they move along the {side}; set system.axis={best_axis} system.step={best_step}"
     raise ValueError(
-        "mask: expected each band's to be that of the band before it on the detector, moved by "
-        f"system.step={step}; {hint}"
+        "mask: expected the mask of each band to be that of the band before, moved by "
+        f"system.step={step} on the detector; {hint}"
     )
 
 
@@ -363,7 +371,7 @@ def fit_bands(
     """Return the number of bands that mask, measurement and wavelengths agree on.
 
     Raises:
-        ValueError: they do not agree, or leave the number open.
+        ValueError: these do not agree, or they do not determine the number.
     """
     step, axis = find_step(system), system.get("axis", -1)
     if axis not in (-1, -2):
@@ -418,7 +426,7 @@ def _check_other_side(mask: Tensor, measurement: Tensor, axis: int) -> None:
     if extra_pixels > 0:
         hints.append(f"window=[top,left,height,width] cuts the {extra_pixels} pixels off the frame")
     elif not hints:
-        hints.append(f"cut the mask to the part before the frame, {-extra_pixels} pixels less")
+        hints.append(f"cut {-extra_pixels} pixels off the mask, so that it covers the frame alone")
     ratio = measurement.shape[other_axis] / mask.shape[other_axis]
     if len(hints) == 1 and mask.shape[axis] * ratio <= measurement.shape[axis]:
         hints.append(f"resample the mask by {ratio:.4g} if it shows all of the frame")
@@ -434,7 +442,7 @@ def _find_stated_bands(
     system: Node, mask: Tensor, measurement: Tensor, bands: int | None, wavelengths: Wavelengths
 ) -> int:
     # With offsets, a stated detector or a dual disperser, the sizes of mask and measurement do not
-    # show how many bands there are. So the user has to state it.
+    # show how many bands there are. So the user has to state the number.
     offsets = system.get("offsets")
     if bands is None and wavelengths is not None:
         bands = len(wavelengths)
@@ -453,14 +461,14 @@ def _find_stated_bands(
         reason = f"system.width says so; set system.width={length}"
     elif detector is not None:
         expected = detector
-        reason = f"system.detector says so; set system.detector={length} if the bands begin where "
-        reason += "they do"
+        reason = f"system.detector says so; set system.detector={length} if the detector begins "
+        reason += "where the bands begin"
         if length > expected:
-            reason += f", or window=[top,left,height,width] to the {expected} pixels that it means"
+            reason += f", or window=[top,left,height,width] cuts the frame to {expected} pixels"
     else:
         expected = mask.shape[axis] + reach
-        reason = f"a mask of {mask.shape[axis]} and bands up to {reach} pixels apart say; set "
-        reason += f"system.detector={length} if the detector ends elsewhere"
+        reason = f"the mask has {mask.shape[axis]} and the bands are up to {reach} pixels apart; "
+        reason += f"set system.detector={length} if the detector ends elsewhere"
     if length != expected:
         raise ValueError(
             f"measurement: expected {expected} pixels along the dispersion, got {length}: {reason}"

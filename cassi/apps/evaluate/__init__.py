@@ -44,8 +44,11 @@ from cassi.evaluation import Job, Record, RecordFolder, Runner
 from cassi.shares import find_share
 
 MAX_CURVE_POINTS = 40
-"""Points of a convergence curve. Each needs a PSNR, whose time is then small beside that of the
-iterations, and a plot shows no more."""
+"""Largest number of points of a convergence curve.
+
+Each point needs a PSNR. With 40 points the PSNRs take little time beside the iterations, and a plot
+would not show more points.
+"""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,11 @@ def evaluate(settings: Evaluate, run: Run) -> float:
     """Evaluate what the settings name and write the results.
 
     Returns:
-        The mean PSNR of the first reconstructor in dB, for sweeps.
+        The mean PSNR of the first reconstructor, dB, for sweeps.
+
+    Raises:
+        ValueError: the settings do not fit each other or the data set.
+        SystemExit: with status 1, if a run failed and this is no job of a multirun.
     """
     refuse_torchrun()
     metrics.get_preset(settings.preset)
@@ -119,7 +126,7 @@ def evaluate(settings: Evaluate, run: Run) -> float:
                 if n_finished[record.scene] == len(plan.methods) and not plan.is_sweep:
                     results.finish_scene(record.scene)
     # Without shares this command has done all jobs. With shares the folder may also have records
-    # of other settings, which the key of a job tells apart.
+    # of other settings. The key of a job tells which records count.
     all_jobs = plan.jobs() if share.count > 1 else ()
     n_remaining = sum(records.read(job, evaluation.runner.key(job)) is None for job in all_jobs)
     if n_remaining:

@@ -22,11 +22,17 @@ from cassi.data.scenes import as_scenes, scene_name
 from cassi.evaluation import Problem, make_problem
 
 CASES = ("guide", "mask", "noise", "seed", "system", "twin")
-"""Settings that a case of a benchmark may change: those that a scene is measured with."""
+"""Settings that a case of a benchmark may change: the settings that a scene is measured with."""
 
 
 def find_cases(settings: Evaluate) -> dict[str, Evaluate]:
-    """Return the settings of each case of a benchmark, by name; one without a name otherwise."""
+    """Return the settings of each case of a benchmark, by the name of the case.
+
+    Without a benchmark, or with a single case, there is one entry, named "".
+
+    Raises:
+        ValueError: the benchmark has no cases, or a case changes a setting that it may not change.
+    """
     protocol = settings.benchmark
     if protocol is None:
         return {"": settings}
@@ -34,14 +40,14 @@ def find_cases(settings: Evaluate) -> dict[str, Evaluate]:
         raise ValueError("benchmark: expected at least one case, got none; give benchmark.cases")
     if protocol.published and settings.twin is None:
         raise ValueError(
-            "benchmark: expected a twin, of which the published figures are; give twin=none"
+            "benchmark: expected a twin, because its published figures are of twins; give twin=none"
         )
     cases = {}
     for name, values in protocol.cases.items():
         place = f"benchmark.cases.{name}"
         if settings.twin is None and isinstance(values, dict) and values.get("twin") is not None:
             raise ValueError(
-                f"{place}.twin: expected a twin of all cases beside it; give twin=none"
+                f"{place}.twin: expected a twin of all cases, which a case changes; give twin=none"
             )
         cases[name] = _change_settings(settings, {} if values is None else values, place, CASES)
     return cases if len(cases) > 1 else {"": next(iter(cases.values()))}
@@ -101,8 +107,8 @@ def find_bands(prepare: Callable[[str, str], Problem], point: str, scenes: Seque
     Raises:
         Exception: the error of the first scene, if none can be prepared.
     """
-    # An error of all scenes, such as a mask of another size, so ends the command before anything
-    # runs. A single damaged scene does not keep the others from being evaluated.
+    # If all scenes have an error, such as a mask of another size, the command ends before any run.
+    # A single damaged scene does not keep the other scenes from being evaluated.
     first_error: Exception | None = None
     for scene in scenes:
         try:
@@ -134,7 +140,8 @@ def preparation(
 
     def prepare(point: str, scene: str) -> Problem:
         settings, item = points[point], scenes[point].load(scene)
-        # Of a simulated scene the wavelengths come with the truth, and the camera has its bands.
+        # The wavelengths of a simulated scene belong to its truth, which gives the number of bands.
+        # Only the wavelengths of a measured scene state the bands of the camera.
         nominal_wavelengths = (
             None if item.wavelengths is None or item.truth is not None else item.wavelengths
         )
@@ -170,7 +177,8 @@ def preparation(
 def _scenes_of(points: Mapping[str, Evaluate], benchmark: Benchmark) -> dict[str, Benchmark]:
     """Return the benchmark of each point.
 
-    Points that differ in mask, or in the camera by which frames are corrected, need one each.
+    Points need different benchmarks if they differ in the mask, or in the camera for which frames
+    are corrected.
     """
     benchmarks_by_key: dict[str, Benchmark] = {}
     scenes = {}
@@ -209,7 +217,7 @@ def _check_twin(settings: Evaluate, benchmark: Benchmark) -> None:
         return
     if benchmark.measurements is not None:
         raise ValueError(
-            f"twin: expected data with true cubes, which it measures, got the measurements of "
+            f"twin: expected data with true cubes, which a twin measures, got the measurements of "
             f"data={settings.data.name}; leave twin=null"
         )
     if settings.noise and settings.twin.is_noisy:
@@ -282,7 +290,8 @@ def load_benchmark(settings: Evaluate) -> Benchmark:
 
 
 def _first_existing_path(name: str, candidates: Sequence[str]) -> str:
-    # A published data set is where our pages say, or where the archives of its authors put it.
+    # A published data set is in the folder that our pages name, or in the folder into which the
+    # archives of its authors are unpacked.
     for path in candidates:
         if Path(path).expanduser().exists():
             return path
@@ -304,8 +313,8 @@ def _manifest_files(root: Path, manifest: Any, split: str) -> dict[str, Any]:
 
 
 def _check_folder(data_dir: str, settings: dict[str, Any]) -> None:
-    # If the folder of all data sets is missing, one message names the setting of it. Otherwise each
-    # missing file would have a message of its own.
+    # If the folder of all data sets is missing, one message names its setting. Without this check,
+    # each missing file would have a message of its own.
     root = Path(data_dir).expanduser()
     values = [settings.get(name) for name in ("cubes", "measurements", "mask")]
     paths = [path for value in values for path in (value if isinstance(value, list) else [value])]

@@ -29,7 +29,8 @@ from cassi.viz.figures import save_bars
 class Plan:
     """The points, scenes and methods of an evaluation, in the order of the tables.
 
-    A point is a case of a benchmark, or of a multirun; without cases there is one, named "".
+    A point is a case of a benchmark, or a job of a multirun. Without cases there is one point,
+    named "".
     """
 
     points: Sequence[str]
@@ -38,7 +39,7 @@ class Plan:
     is_sweep: bool = False
 
     def jobs(self) -> list[Job]:
-        """Return every job; the jobs of a scene follow each other, so that it is read once."""
+        """Return every job. The jobs of a scene follow each other, so the scene is read once."""
         return [Job(p, s, m) for p in self.points for s in self.scenes for m in self.methods]
 
     def read_records(self, records: RecordFolder, scene: str | None = None) -> list[Record]:
@@ -53,8 +54,14 @@ class Results:
     """Writes tables, pictures and report.
 
     Attributes:
-        methods: names of the reconstructors. Each may have several rows in the tables. Empty for a
-            multirun, whose records have the names of rows only.
+        settings: settings of the command.
+        root: folder of the results.
+        benchmark: the data set.
+        plan: points, scenes and methods of the tables.
+        records: the folder of the records.
+        device: the device of the runs, which the tables name.
+        methods: names of the reconstructors. Each may have several rows in the tables. The names
+            are empty for a multirun, whose records only have the names of rows.
     """
 
     settings: Evaluate
@@ -185,8 +192,8 @@ def _describe(settings: Evaluate) -> Json:
 class MergeJobs(Callback):
     """Writes into the folder of a multirun what a single run would have written.
 
-    If jobs differ in scenes and reconstructors alone, their records make one table. Otherwise each
-    job is a case, and the names of its rows have the options in which it differs.
+    If the jobs differ only in scenes and reconstructors, their records make one table. Otherwise
+    each job is a case, and the names of its rows contain the options in which the jobs differ.
     """
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
@@ -197,15 +204,16 @@ class MergeJobs(Callback):
         job_records = [
             (job, record) for job, source in sources.items() for record in source.read_all()
         ]
-        # First as one table. If two jobs then have a record of the same scene and method, some
-        # other option differs, and each job becomes a case.
+        # First try one table. If two jobs then have a record of the same scene and method, the jobs
+        # differ in another option, and each job becomes a case.
         for ignored_options in (("scenes", "reconstructors"), ()):
             cases = _differences(jobs, ignored_options)
             names = {job: ", ".join(f"{k}={v}" for k, v in c.items()) for job, c in cases.items()}
             row_names = {(names[job], record.job) for job, record in job_records}
             if job_records and len(row_names) == len(job_records):
                 break
-        else:  # there are no records, or two jobs with equal options have a record of the same name
+        else:
+            # There are no records, or two jobs with equal options have records of the same name.
             return
         is_sweep = any(names.values())
         file = jobs[0] / ".hydra" / "config.yaml"
@@ -221,7 +229,7 @@ class MergeJobs(Callback):
             protocol = Protocol(name="multirun", cases={names[job]: cases[job] for job in jobs})
             settings = replace(settings, scenes=None, benchmark=protocol)
         benchmark = load_benchmark(settings)
-        # In the order of the data set; jobs may have finished in any order.
+        # The tables have the order of the data set, as jobs may have finished in any order.
         scenes.sort(key=[*benchmark.scenes, *scenes].index)
         if is_sweep:
             point_records = [
@@ -245,7 +253,7 @@ class MergeJobs(Callback):
 
 
 def _number(job: Path) -> tuple[int, str]:
-    # Folders of jobs are numbers: 10 comes after 9, although "10" sorts before "9".
+    # The names of the folders are numbers: 10 comes after 9, although "10" sorts before "9".
     return len(job.name), job.name
 
 

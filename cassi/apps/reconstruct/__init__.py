@@ -32,7 +32,8 @@ def main() -> None:
     if asks_for_info(sys.argv[1:], HYDRA_INFO):
         sys.argv[1:], output_folder = write_nothing(sys.argv[1:])
         job = functools.partial(show, output_folder=output_folder)
-        # `run_command` tells Hydra the module of the job; a partial has that of functools.
+        # `run_command` gives Hydra the module of the job. A partial would name the module
+        # functools.
         functools.update_wrapper(job, reconstruct)
     run_command("cassi-reconstruct", Reconstruct, job)
 
@@ -51,14 +52,20 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     """Reconstruct what the settings name and write the results.
 
     Returns:
-        The relative residual, for sweeps that minimise something; of many snapshots the mean.
+        The relative residual, for sweeps that minimise something. For many snapshots, the mean of
+        their relative residuals.
+
+    Raises:
+        ValueError: settings, files and camera do not fit each other.
+        SystemExit: with status 1, if some of many snapshots failed.
     """
     blocks = settings.memory_budget is not None
     prepare_process(settings, blocks=blocks)
     refuse_torchrun()
     has_many_snapshots = is_many(settings.measurement)
     _check_number(settings, has_many_snapshots)
-    # Commands with shares of many snapshots may work in one folder; with one snapshot they may not.
+    # Several commands may share many snapshots and write into one folder. With one snapshot, a
+    # second command in the same folder would overwrite the results of the first.
     if not has_many_snapshots:
         lock_folder_exclusively(run.folder)
     if has_many_snapshots or blocks:
@@ -87,7 +94,7 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     )
     numbers = summarize(result)
     write_results(run.folder, settings, result, numbers)
-    # Not before: a command that is stopped while it writes continues after the last pass.
+    # Only now: if the command is stopped while it writes, the next one needs the last pass.
     forget_passes(run.folder)
     print(format_result(numbers), f"-> {run.folder}", sep="\n")
     print_findings(numbers)

@@ -1,4 +1,4 @@
-"""Make fingerprints of all that results depend on: settings, weights and plugins."""
+"""Make fingerprints of everything that results depend on: settings, weights and plugins."""
 
 from typing import Any
 
@@ -14,9 +14,14 @@ from cassi.precision import resolve
 
 
 def identity_of(settings: Reconstruct, bands: int, device: torch.device) -> Node:
-    """Return what the results of a reconstructor depend on, beside camera and measurement."""
-    # With `precision: auto` the bits of a result depend on the device, so the precision that it
-    # stands for is part of the identity.
+    """Return everything that the results depend on, except camera and measurement.
+
+    Args:
+        settings: settings of the reconstructor.
+        bands: number of bands, C.
+        device: device of the reconstruction.
+    """
+    # "auto" stands for a precision that depends on the device, and so do the bits of a result.
     settings, auto_precision = adapted(settings), resolve("auto", device)
     solver = {
         "solver": settings.solver,
@@ -46,8 +51,8 @@ def _resolve_precision(value: Any, auto_precision: str) -> Any:
 
 
 def name_weights(value: Any) -> Any:
-    """Replace the name of weights that come with the package by the text of their files."""
-    # A release may ship other weights under the same name, and its results are others.
+    """Replace the name of weights that come with the package by the paths of their files."""
+    # A later release may ship other weights under the same name. Its results differ.
     if isinstance(value, dict):
         return {key: name_weights(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -58,7 +63,7 @@ def name_weights(value: Any) -> Any:
 def fingerprint_settings(settings: Any, on: str = "files") -> str:
     """Return a hash of the settings that the results of every snapshot depend on.
 
-    A file counts by its name, size and time of change.
+    A file counts by its name, size and time of change. `on` is as for `influence`.
     """
     return fingerprint(name_weights(influence(settings, on) | _own_files()))
 

@@ -40,14 +40,15 @@ def build_network(node: Node, bands: int) -> tuple[nn.Module, Card]:
     Args:
         node: either `path`, a file that a training exported; or the `name` of a registered network,
             its `weights` (a file, null or `random`) and its settings.
-        bands: C of the camera.
+        bands: number of bands of the camera, C.
 
     Raises:
-        ValueError: a setting is unknown or has no value, or the file is for other bands.
+        ValueError: a setting is unknown or has no value, or the file is for another number of
+            bands.
     """
     if missing := [key for key, value in node.items() if value == "???"]:
         raise ValueError(f"config: model.{missing[0]} has no value; give it one")
-    # Lists of a config are tuples in Python; a network may unpack or hash them.
+    # A network may hash its settings, so lists of a config become tuples.
     settings: Node = {
         key: tuple(value) if isinstance(value, list) else value for key, value in node.items()
     }
@@ -79,7 +80,7 @@ def build_network(node: Node, bands: int) -> tuple[nn.Module, Card]:
 
 
 def _for_any(card: Card, bands: int) -> Card:
-    # A network for any number of bands was trained with wavelengths that are not the camera's.
+    # A network for any number of bands was trained with other wavelengths than the camera's.
     return replace(card, bands=bands, wavelengths=None)
 
 

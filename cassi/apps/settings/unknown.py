@@ -17,8 +17,8 @@ MOVED_SETTINGS = {
     "experiment=dual_disperser": "it is system=dd_cassi now",
     "experiment=warped": "it is system=warped now, with system.smile=1.5 system.rotation=0.2 …",
     "experiment=two_shots": "it is 'mask={_target_: cassi.systems.RandomMask, shots: 2}' now",
-    "degree": "cassi-calibrate takes what the frame tells",
-    "gain": "cassi-calibrate takes what is surer than two standard errors",
+    "degree": "cassi-calibrate chooses it from the frame",
+    "gain": "cassi-calibrate chooses by the standard error of each parameter",
     "photographed": "it is measured_mask now",
     "hot_pixels": "it is bad_pixels now: bad_pixels=8, bad_pixels=[8,FILE,[3,4]]",
     "mismatch": "it is twin now: twin=none twin.shift=[0.6,-0.4]",
@@ -53,8 +53,8 @@ def unknown_key(error: Any) -> str:
     key, sibling_keys = str(error.full_key or error.key), list(map(str, error.parent_node or ()))
     if (hint := moved_hint(key)) is not None:
         return hint
-    # The likeliest mistake first: a part that is null, a key of another command, a key in the wrong
-    # place, and last a name that is misspelt.
+    # The likeliest mistake comes first: a part that is null, then a key of another command, then a
+    # key in the wrong part, and last a misspelt name.
     prefix, dot, name = key.rpartition(".")
     if prefix and not sibling_keys:
         return f"no config value {key!r}; {prefix} is null here"
@@ -63,8 +63,8 @@ def unknown_key(error: Any) -> str:
     )
     if not prefix and key in _OF_COMMANDS:
         return (
-            f"no config value {key!r} of this command, it is another's; does the config begin with "
-            "the defaults of another? A camera for all commands is a file for camera=FILE"
+            f"no config value {key!r} of this command, another command has it; does the config "
+            "begin with the defaults of another command? A file for camera=FILE fits all commands"
         )
     if not prefix and (full_names := _find_key(name, error.parent_node)):
         return f"no config value {key!r}; did you mean {' or '.join(full_names[:3])}?"

@@ -24,7 +24,7 @@ def test_says_what_would_be_done(reconstruct, camera, tmp_path):
     assert lines["method"] == "GAP with TV, at most 7 iterations"
     assert re.match(r"about [\d.]+ s to reconstruct", lines["time"])
     assert re.match(r"about [\d.]+ GiB of [\d.]+ GiB", lines["memory"])
-    assert lines["besides"] == "withholds 0.1 of the pixels in one more"
+    assert lines["besides"] == "withholds 0.1 of the pixels in one more reconstruction"
     assert lines["writes"].startswith("cube.tif, metrics.json, convergence.csv, rgb.png")
     assert sorted(tmp_path.rglob("*")) == before
 
