@@ -1,4 +1,4 @@
-"""Rewrite the arguments of a command into those that Hydra takes, and read values from them."""
+"""Rewrite the arguments of a command for Hydra, and read values from them."""
 
 import os
 import re
@@ -92,7 +92,9 @@ def spell(options: Iterable[str]) -> list[str]:
     open_prefixes = ["system.offsets.", "monochromatic."]
     if any(option.startswith("camera=") for option in options):
         open_prefixes += ["system.", "noise."]
-    return [argument for option in options for argument in _spell(option, tuple(open_prefixes))]
+    return [
+        argument for option in options for argument in _spell_option(option, tuple(open_prefixes))
+    ]
 
 
 def _rename_key(option: str) -> str:
@@ -103,7 +105,7 @@ def _rename_key(option: str) -> str:
     return f"{OLD_KEYS[key]}={value}"
 
 
-def _spell(option: str, open_prefixes: tuple[str, ...]) -> list[str]:
+def _spell_option(option: str, open_prefixes: tuple[str, ...]) -> list[str]:
     key, equals, value = option.partition("=")
     if (path_text := value.strip("'\"")).startswith("~") and "," not in path_text:
         # A shell does not replace `~` after an equals sign.
@@ -156,7 +158,7 @@ def options_of(group: str) -> list[str]:
     return [name for name in names if not name.startswith("_") and "." not in name]
 
 
-def flag_values(arguments: Sequence[str], *flags: str) -> list[str]:
+def find_flag_values(arguments: Sequence[str], *flags: str) -> list[str]:
     """Return the values of flags in their order; "" for a flag without one."""
     values = []
     for word, following in zip(arguments, [*arguments, ""][1:], strict=True):
@@ -168,7 +170,7 @@ def flag_values(arguments: Sequence[str], *flags: str) -> list[str]:
 def config_folders(arguments: Sequence[str]) -> list[Path]:
     """Return the folders that `--config-dir` and `--config-path` name."""
     names = ("--config-dir", "-cd", "--config-path", "-cp")
-    return list(map(Path, flag_values(arguments, *names)))
+    return list(map(Path, find_flag_values(arguments, *names)))
 
 
 def read_plugin_options(arguments: Sequence[str]) -> list[str]:
@@ -181,15 +183,15 @@ def read_plugin_options(arguments: Sequence[str]) -> list[str]:
               if equals and key.lstrip("+~") == "plugins"]  # fmt: skip
     if values:
         try:
-            return _plugin_names(yaml.safe_load(values[-1]), "plugins")
+            return _check_plugin_names(yaml.safe_load(values[-1]), "plugins")
         except yaml.YAMLError:
             raise ValueError(f"plugins: expected [FILE.py,…], got {values[-1]!r}") from None
-    for file in named_configs(arguments, groups=False)[:1]:
+    for file in find_named_configs(arguments, groups=False)[:1]:
         try:
             config: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError):
             return []  # Hydra reads this file later, and its message says what is wrong
-        names = _plugin_names(
+        names = _check_plugin_names(
             config.get("plugins") if isinstance(config, dict) else None, str(file)
         )
         # A plugin is a program. The folder of a run may come from somebody else.
@@ -202,7 +204,7 @@ def read_plugin_options(arguments: Sequence[str]) -> list[str]:
     return []
 
 
-def named_configs(arguments: Sequence[str], groups: bool = True) -> list[Path]:
+def find_named_configs(arguments: Sequence[str], groups: bool = True) -> list[Path]:
     """Return the user's config files that a command line names.
 
     Args:
@@ -212,7 +214,7 @@ def named_configs(arguments: Sequence[str], groups: bool = True) -> list[Path]:
     choices = [
         word.lstrip("+").replace("=", "/", 1) for word in arguments if "=" in word and groups
     ]
-    names = [*flag_values(arguments, "--config-name", "-cn")[-1:], *choices]
+    names = [*find_flag_values(arguments, "--config-name", "-cn")[-1:], *choices]
     files = [
         folder / f"{name.removesuffix('.yaml')}.yaml"
         for folder in config_folders(arguments)
@@ -228,7 +230,7 @@ def lies_in_run_folder(config: Path) -> bool:
     return folder.name == ".hydra" or any((folder / name).exists() for name in run_files)
 
 
-def _plugin_names(value: Any, place: str) -> list[str]:
+def _check_plugin_names(value: Any, place: str) -> list[str]:
     if value is None:
         return []
     names = value if isinstance(value, list) else [value]
@@ -239,10 +241,10 @@ def _plugin_names(value: Any, place: str) -> list[str]:
 
 def asks_for_info(arguments: Sequence[str], hydra_words: Sequence[str]) -> bool:
     """Tell whether the arguments have `--info` and none of `hydra_words` after it."""
-    return any(word not in hydra_words for word in flag_values(arguments, INFO))
+    return any(word not in hydra_words for word in find_flag_values(arguments, INFO))
 
 
-def write_nothing(arguments: Sequence[str]) -> tuple[list[str], str]:
+def suppress_output(arguments: Sequence[str]) -> tuple[list[str], str]:
     """Return arguments with which Hydra writes no files, and the folder of the results.
 
     The job of `--info` runs with these arguments and only prints the folder.

@@ -48,7 +48,7 @@ _PROGRESS_SECONDS = 3.0
 # Seconds after which a lost signal is sent again; see `raise_terminated`.
 _RESEND_SECONDS = 0.05
 WORKER_NUMBER_VARIABLE = "CASSI_WORKER"
-"""Environment variable: the number of this process among those of a command on its machine."""
+"""Environment variable with the number of this process among a command's processes on a machine."""
 
 EXIT_FAILURE = 1
 """Exit status if some results are missing and the others are finished."""
@@ -158,7 +158,7 @@ def _start_hydra(
             decorate(job)()
         if _is_output_closed():
             _close_output()
-    except _PastHydra as carrier:
+    except _ErrorCarrier as carrier:
         raise carrier.error from carrier.error.__cause__
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _is_output_closed():
@@ -179,7 +179,7 @@ def _check_text(*texts: str) -> None:
             ) from None
 
 
-class _PastHydra(BaseException):
+class _ErrorCarrier(BaseException):
     """Carries an error of the job past Hydra, which prints its own account of an `Exception`."""
 
     def __init__(self, error: UsageError) -> None:
@@ -207,8 +207,8 @@ class _Job:
             # A launcher may run this job in a new process, where no folders are guarded yet.
             links.guard_folders(hydra.sweep.dir)
         try:
-            # SIGTERM raises an exception from here on only. Earlier, while Hydra composes the
-            # config, Hydra might lose the exception, and no result is half written.
+            # SIGTERM raises an exception only from here on. While Hydra composes the config, it may
+            # lose an exception, and the default action is safe: no result is half written yet.
             with raise_terminated(), plain_warnings():
                 if folder.is_dir() and folders.writes_folder(hydra):
                     folders.lock_folder(folder)
@@ -246,7 +246,7 @@ class _Job:
                 raise JobError(message) from None
             usage_error = UsageError(message)
             usage_error.__cause__ = error
-            raise _PastHydra(usage_error) from error
+            raise _ErrorCarrier(usage_error) from error
 
 
 @contextlib.contextmanager
@@ -353,14 +353,14 @@ def make_progress_printer(name: str, show: bool = True) -> Callable[[str], None]
     """Return a function that prints its text on stderr, at most every few seconds."""
     started_at = printed_at = time.perf_counter()
 
-    def watch(step: str) -> None:
+    def print_progress(step: str) -> None:
         nonlocal printed_at
         current = time.perf_counter()
         if show and current - printed_at > _PROGRESS_SECONDS:
             print(f"{name}: {current - started_at:.0f} s, {step}", file=sys.stderr, flush=True)
             printed_at = current
 
-    return watch
+    return print_progress
 
 
 def choose_device(name: str) -> torch.device:
@@ -487,8 +487,8 @@ def _handle(handler: Callable[[int, Any], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # Python lets only the main thread set handlers, and runs them there
         return
-    earlier = signal.signal(signal.SIGTERM, handler)
+    earlier_handler = signal.signal(signal.SIGTERM, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, earlier)
+        signal.signal(signal.SIGTERM, earlier_handler)

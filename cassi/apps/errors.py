@@ -19,7 +19,7 @@ from yaml import MarkedYAMLError, YAMLError
 from cassi.apps.arguments import (
     config_folders,
     config_groups,
-    named_configs,
+    find_named_configs,
     paper_recipes,
 )
 from cassi.apps.camera.yaml_slips import find_slip
@@ -38,10 +38,10 @@ _LOST_PROCESS_TEXTS = (
 # Groups that plugins of the user may add options to.
 _PLUGIN_GROUPS = ("model", "loss", "prior", "data")
 _NOT_YAML = "the config file is not valid YAML: "
-# Begins of messages of Hydra, which has one class for many mistakes.
+# First words of messages of Hydra, which has one class of error for many mistakes.
 _HYDRA_MERGING = "Error merging override "
 _HYDRA_AMBIGUOUS = "Ambiguous value for argument "
-_QUOTES = "a value with such signs needs quotes of its own"
+_QUOTES_ADVICE = "a value with such signs needs quotes of its own"
 
 
 class UsageError(ValueError):
@@ -109,13 +109,13 @@ def _explain_slip(error: BaseException, message: str) -> str | None:
     error. For any other error, the configs of the command line are searched.
     """
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
-        files, cause, begin = [Path(error.problem_mark.name)], error, _NOT_YAML
+        files, cause, prefix = [Path(error.problem_mark.name)], error, _NOT_YAML
     else:
-        files, cause, begin = named_configs(sys.argv[1:]), ValueError(message), ""
+        files, cause, prefix = find_named_configs(sys.argv[1:]), ValueError(message), ""
     for file in files:
         with contextlib.suppress(OSError, ValueError):
             if (slip := find_slip(read_regular(file).decode(), cause)) is not None:
-                return f"{begin}{file}, {slip}"
+                return f"{prefix}{file}, {slip}"
     return None
 
 
@@ -135,13 +135,13 @@ def _explain_hydra(error: BaseException) -> str | None:
     if isinstance(error, errors.HydraException) and str(error).startswith(_HYDRA_AMBIGUOUS):
         option = str(error).splitlines()[0].removeprefix(_HYDRA_AMBIGUOUS).strip(" '")
         key, _, value = option.partition("=")
-        return f"{option}: a comma lists values; {_QUOTES}, '{key}=\"{value}\"'"
+        return f"{option}: a comma lists values; {_QUOTES_ADVICE}, '{key}=\"{value}\"'"
     if isinstance(error, errors.OverrideParseException):
         option = " ".join(error.override.split())
         if "=" not in option:
             return f"expected key=value, got {option}; a file is measurement=FILE"
         is_open = any(option.count(a) != option.count(b) for a, b in ("[]", "{}", "()"))
-        advice = "close the bracket" if is_open else f"{_QUOTES}, 'KEY=\"VALUE\"'"
+        advice = "close the bracket" if is_open else f"{_QUOTES_ADVICE}, 'KEY=\"VALUE\"'"
         return f"expected key=value, got {option}; {advice}"
     return _text_of(error) if isinstance(error, errors.HydraException) else None
 
@@ -184,7 +184,7 @@ def _explain_empty_group(error: BaseException) -> str | None:
 
 
 def _explain_missing(name: str) -> str:
-    """Return the message for a config that does not exist, with the names of those that do."""
+    """Return the message for a config that does not exist, with the names that do."""
     # "GROUP/NAME" stands in a list of defaults, where the option would be GROUP=NAME.
     if (hint := MOVED_SETTINGS.get(name.replace("/", "=", 1))) is not None:
         return f"no config {name!r}: {hint}"
@@ -232,21 +232,21 @@ def _explain_machine(error: BaseException) -> str | None:
         # Hydra makes the folder of a run before the job begins.
         frames = traceback.extract_tb(error.__traceback__)[-4:]
         is_run_folder = any(f.name == "run_job" and "hydra" in f.filename for f in frames)
-        begin = "hydra.run.dir: cannot make " if is_run_folder else ""
-        return f"{begin}{describe_oserror(error)}"
+        prefix = "hydra.run.dir: cannot make " if is_run_folder else ""
+        return f"{prefix}{describe_oserror(error)}"
     if not isinstance(error, MemoryError | RuntimeError):
         return None
     text, kinds = str(error), {kind.__name__ for kind in type(error).__mro__}
     # On the CPU torch raises a plain RuntimeError, on a GPU a subclass.
     if kinds & {"MemoryError", "OutOfMemoryError"} or any(part in text for part in _MEMORY_TEXTS):
         return "out of memory; crop the scene, use fewer bands or a smaller batch"
-    # `Path.expanduser` raises this one.
+    # `Path.expanduser` raises this error.
     if text.startswith("Could not determine home directory"):
         path = next((word for word in sys.argv[1:] if re.search(r"=['\"]?~[^/]", word)), "a path")
         return f"{path}: there is no such user; write ./ before a name that begins with ~"
     if text.startswith("DataLoader worker"):
         return (
-            "a process that loads data was killed, maybe for want of memory; set data.workers lower"
+            "a process that loads data was killed, maybe as memory ran out; set data.workers lower"
         )
     if "DistError" in kinds or any(part in text for part in _LOST_PROCESS_TEXTS):
         return "another process of this run is gone; give the same command again to continue"

@@ -96,7 +96,9 @@ def load_snapshot(
     level = 1.0 if truth is None else score_level(truth.data.max().item(), truth.counts)
     if level != 1:
         notes.append(f"truth: scores are those of truth and cube over its maximum, {level:.6g}")
-    named_camera = Camera(system, wavelengths, _wavelengths_error(settings, system, wavelengths))
+    named_camera = Camera(
+        system, wavelengths, _find_wavelength_errors(settings, system, wavelengths)
+    )
     return Snapshot(y, named_camera, cube, level, frame.corrections, tuple(notes))
 
 
@@ -186,7 +188,7 @@ def adapt_camera_to_frame(
     return system
 
 
-def _wavelengths_error(
+def _find_wavelength_errors(
     settings: Snapshots, system: System, wavelengths: tuple[float, ...] | None
 ) -> tuple[float, ...] | None:
     """Return the standard errors of the wavelengths, nm, as the user states them, or estimated."""
@@ -346,14 +348,14 @@ def simulate(
     y: Tensor = system(truth)
     notes = [f"measurement: simulated from the truth, {tuple(y.shape)}"]
     if settings.noise is None:
-        stuck_pixels = chain.listed_bad_pixels(y.shape[-2:])
-        if not bool(stuck_pixels.any()):
+        bad_pixels = chain.listed_bad_pixels(y.shape[-2:])
+        if not bool(bad_pixels.any()):
             return CorrectedFrame(y, None, None, notes)
-        if bool(stuck_pixels.all()):
+        if bool(bad_pixels.all()):
             raise ValueError("bad_pixels: expected some good pixels, all are to be left out")
-        n_stuck = int(stuck_pixels.sum()) * y.shape[1]
-        note = f"measurement: {n_stuck} pixels left out ({100 * n_stuck / y.numel():.3g} %)"
-        return CorrectedFrame(y, stuck_pixels.expand_as(y), None, [*notes, note])
+        n_bad = int(bad_pixels.sum()) * y.shape[1]
+        note = f"measurement: {n_bad} pixels left out ({100 * n_bad / y.numel():.3g} %)"
+        return CorrectedFrame(y, bad_pixels.expand_as(y), None, [*notes, note])
     if chain.bits is not None:
         raise ValueError(
             f"bits: expected null, a simulated frame is in the unit of the cube, got {chain.bits}; "

@@ -50,7 +50,7 @@ class CubeErrors:
     std: Tensor
     pattern: Tensor
 
-    def at(self, row: float, column: float) -> Tensor:
+    def half_width_at(self, row: float, column: float) -> Tensor:
         """Return 1.645 σ, `(C,)`, of the mean of the 5×5 pixels around a point."""
         height, width = self.x.shape[-2:]
         # 1.645 σ on either side is the interval that has the true value in 90 % of the cases.
@@ -134,13 +134,14 @@ def save_pictures(
 
     if not output.pictures:
         return
-    unit, light = numbers.get("unit"), output.illuminant
+    unit, illuminant = numbers.get("unit"), output.illuminant
     # A reflectance has a colour only under an illuminant. A radiance already contains the light.
-    light = {"reflectance": light or "D65", "radiance": None}.get(str(unit), light)
-    viz.save_rgb(folder / "rgb.png", cube, wavelengths, truth, light)
+    illuminants = {"reflectance": illuminant or "D65", "radiance": None}
+    illuminant = illuminants.get(str(unit), illuminant)
+    viz.save_rgb(folder / "rgb.png", cube, wavelengths, truth, illuminant)
     errors = errors_of_wavelengths(numbers, len(cube))
     viz.save_bands(folder / "bands.png", cube, wavelengths, truth=truth, unit=unit, errors=errors)
-    bar_function = None if bars is None else bars.at
+    bar_function = None if bars is None else bars.half_width_at
     grid_spectra = None
     # The cube on the grid is in the unit of the camera, so spectra in another unit get no dots.
     if dispersion_cube is not None and wavelengths is not None and unit is None:
@@ -152,7 +153,7 @@ def save_pictures(
             wavelengths,
             output.points,
             truth,
-            light,
+            illuminant,
             bar_function,
             unit,
             grid_spectra,
@@ -160,7 +161,7 @@ def save_pictures(
     if bars is not None:
         save_map(folder, bars.std, cube, wavelengths, unit, errors)
     if output.report:
-        write_report(folder, name, cube, wavelengths, truth, numbers, bars, light)
+        write_report(folder, name, cube, wavelengths, truth, numbers, bars, illuminant)
 
 
 def write_report(
@@ -301,7 +302,7 @@ def _describe_uncertainty(uncertainty: Uncertainty, std: Tensor) -> Json:
 
 
 def _describe_reconstruction(result: Result) -> Json:
-    """Return the numbers of the reconstruction itself, without those of camera and snapshot."""
+    """Return the numbers of the reconstruction alone, without camera and snapshot."""
     y, system = result.snapshot.y, result.snapshot.camera.system
     solution, truth = result.solution, result.snapshot.truth
     # The misfit is ‖y − Ax‖ / ‖y‖. The lower bound gives a frame of zeros 0 rather than 0/0.

@@ -198,7 +198,7 @@ def write_results(
 ) -> None:
     """Write cube, convergence, pictures and metrics: all of them, or none after an error.
 
-    Other files in the folder are not touched; metrics.json names those of this result.
+    Other files in the folder are not touched. metrics.json lists the files of this result.
 
     Args:
         folder: folder of the results.

@@ -40,8 +40,7 @@ _ROW_NAME_WIDTH = 30  # the column of the upright row names
 _SCALE_WIDTH, _MIN_SCALE_HEIGHT = 14, 164  # a lower scale would be shorter than its label
 _TITLE_LINE_HEIGHT = 20
 _DEFAULT_UNIT, _ROW_NAMES = "value in the cube", ("estimate", "truth", "error")
-# Fraction of white that is mixed into a tint. Without white, detail in a blue band is too dark to
-# see.
+# Fraction of white in a tint. Without white, detail in a blue band is too dark to see.
 _WHITE_FRACTION = 0.12
 
 # A text and its colour.
@@ -95,24 +94,24 @@ def save_bands(
     estimate = as_cube(cube)
     true_cube = as_truth(truth, estimate)
     values = as_wavelengths(wavelengths, len(estimate))
-    snapshot = None if measurement is None else _first_shot(measurement)
+    snapshot = None if measurement is None else _take_first_shot(measurement)
     shown_bands = _choose_bands(len(estimate), count, beside_truth=true_cube is not None)
     colors = band_colors(values, len(estimate))[shown_bands]
     tints = (1 - _WHITE_FRACTION) * colors + _WHITE_FRACTION
     labels = _name_bands(shown_bands, values, errors, tints)
     cubes = [estimate] if true_cube is None else [estimate, true_cube]
     band_pictures = [[_reduce(x[band]) for band in shown_bands] for x in cubes]
-    # The last cube is the truth, if there is one: estimate and truth share its brightness scale.
+    # Estimate and truth share the brightness scale of the truth, which is the last cube.
     white = white_level(*band_pictures[-1])
     rows = [_tint(pictures, white, tints) for pictures in band_pictures]
-    brightness, unit = _brightness(white), unit or _DEFAULT_UNIT
+    brightness, unit = _make_grey_scale(white), unit or _DEFAULT_UNIT
     if true_cube is None:
         rows = _wrap(rows[0], estimate.shape)
         montage = _Montage(rows, labels, [(brightness, unit, len(rows))])
     else:
         differences = [e - t for e, t in zip(*band_pictures, strict=True)]
         peak = white_level(*map(np.abs, differences))
-        error_colors = _colors(-peak, peak, "RdBu_r")
+        error_colors = _make_scale(-peak, peak, "RdBu_r")
         scales = [(brightness, unit, 2), (error_colors, "estimate − truth", 1)]
         montage = _Montage([*rows, _paint(differences, error_colors)], labels, scales, _ROW_NAMES)
     side_pictures = [] if snapshot is None else [_name_snapshot(snapshot)]
@@ -150,7 +149,7 @@ def save_uncertainty(
     values = as_wavelengths(wavelengths, len(deviation))
     shown_bands = _choose_bands(len(deviation), None, beside_truth=False)
     pictures = [_reduce(deviation[band]) for band in shown_bands]
-    colors = _colors(0, white_level(*pictures), "inferno")
+    colors = _make_scale(0, white_level(*pictures), "inferno")
     labels = _name_bands(shown_bands, values, errors, np.ones((len(shown_bands), 3)))
     rows = _wrap(_paint(pictures, colors), deviation.shape)
     title = f"{meaning}\n99.5 % of the values of the cube are below {cube_level:.2g}"
@@ -182,7 +181,7 @@ def _tint(pictures: list[np.ndarray], white: float, tints: np.ndarray) -> list[n
 
 
 def _wrap(pictures: list[np.ndarray], shape: tuple[int, ...]) -> list[list[np.ndarray]]:
-    """Put pictures in rows, in reading order; `shape` (C, H, W) is that of their cube."""
+    """Put pictures in rows, in reading order; `shape` is the shape (C, H, W) of their cube."""
     count = len(pictures)
     # The montage should have the shape of a screen, about 16:9. Three numbers of columns come close
     # to it. The number that leaves the fewest holes in the last row is taken.
@@ -203,7 +202,7 @@ def _choose_bands(bands: int, count: int | None, beside_truth: bool) -> list[int
     return [int(band) for band in np.rint(np.linspace(0, bands - 1, count))]
 
 
-def _first_shot(measurement: Array) -> np.ndarray:
+def _take_first_shot(measurement: Array) -> np.ndarray:
     array = as_array(measurement, "measurement")
     if array.ndim not in (2, 3) or 0 in array.shape:
         raise ValueError(
@@ -213,7 +212,7 @@ def _first_shot(measurement: Array) -> np.ndarray:
     return array if array.ndim == 2 else array[0]
 
 
-def _colors(low: float, high: float, colors: str | Colormap) -> ScalarMappable:
+def _make_scale(low: float, high: float, colors: str | Colormap) -> ScalarMappable:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
@@ -224,12 +223,12 @@ def _paint(pictures: list[np.ndarray], colors: ScalarMappable) -> list[np.ndarra
     return [colors.to_rgba(picture, bytes=True)[..., :3] for picture in pictures]
 
 
-def _brightness(white: float) -> ScalarMappable:
+def _make_grey_scale(white: float) -> ScalarMappable:
     """Return the colours of a scale from black to white, which stands beside tinted pictures."""
     from matplotlib.colors import ListedColormap
 
     greys = encode(np.linspace(0, 1, 256)[:, None].repeat(3, 1)) / 255
-    return _colors(0, white, ListedColormap(greys))
+    return _make_scale(0, white, ListedColormap(greys))
 
 
 def _draw(

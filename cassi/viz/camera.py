@@ -31,7 +31,7 @@ def save_camera(
 ) -> None:
     """Draw a frame, the mask where the middle band falls on it, and the span of every band.
 
-    The rows and columns of the frame are those of the detector, whatever the dispersion's axis is.
+    The frame is drawn with the rows and columns of the detector, whatever the dispersion's axis is.
 
     Args:
         path: the PNG to write.
@@ -46,16 +46,16 @@ def save_camera(
     band_nm = np.linspace(450, 650, len(spans)) if wavelengths is None else wavelengths
     colors = band_colors(band_nm, len(spans)) ** (1 / 2.2)
     height, width = values.shape
-    in_columns = axis == -1
-    length, breadth = (width, height) if in_columns else (height, width)
+    is_along_columns = axis == -1
+    length, breadth = (width, height) if is_along_columns else (height, width)
     low, high = min(0, *(a for a, _ in spans)) - 0.5, max(length, *(b for _, b in spans)) + 0.5
     # The frame takes the whole page along the dispersion. Across the dispersion, it has the size
     # that its proportions ask for, within limits. The chart of the bands is below or beside the
     # frame.
-    min_inches = 0.8 if in_columns else _MIN_FRAME_INCHES
+    min_inches = 0.8 if is_along_columns else _MIN_FRAME_INCHES
     breadth_inches = min(max(6.0 * breadth / (high - low), min_inches), 5.0)
     ratios = (breadth_inches, 1.4)
-    if in_columns:
+    if is_along_columns:
         figure = make_figure(6.4, breadth_inches + 2.0)
         picture, chart = figure.subplots(2, 1, sharex=True, height_ratios=ratios)
         draw_line, draw_border = picture.axvline, chart.axvline
@@ -68,7 +68,7 @@ def save_camera(
     _draw_frame(picture, values)
     middle = len(spans) // 2
     first, last = spans[middle]
-    extent = (first, last, height, 0) if in_columns else (0, width, last, first)
+    extent = (first, last, height, 0) if is_along_columns else (0, width, last, first)
     tint = _tint(np.asarray(mask, np.float32), colors[middle])
     # Nearest-neighbour interpolation keeps the pixels of the mask as sharp squares.
     picture.imshow(tint, extent=extent, aspect="auto", interpolation="nearest")
@@ -79,7 +79,7 @@ def save_camera(
         draw_bar(band + 1, end - begin, 0.8, **{start_key: begin}, color=colors[band])
     for edge in (0, length):
         draw_border(edge, color=INK, lw=0.8, ls="--")
-    _label(picture, chart, in_columns, (low, high))
+    _label(picture, chart, is_along_columns, (low, high))
     figure.suptitle(_TITLE, size=SMALL, color=INK)
     figure.tight_layout(pad=0.6)
     figure.savefig(Path(path), dpi=PAPER_DPI)
@@ -101,11 +101,11 @@ def _tint(mask: np.ndarray, color: np.ndarray) -> np.ndarray:
     return layer
 
 
-def _label(picture: Axes, chart: Axes, in_columns: bool, limits: tuple[float, float]) -> None:
+def _label(picture: Axes, chart: Axes, is_along_columns: bool, limits: tuple[float, float]) -> None:
     """Label both axes, and gives the chart the same pixel range as the frame."""
     tidy(chart)
     picture.tick_params(labelsize=SMALL, colors=INK, width=0.5, length=2)
-    if in_columns:
+    if is_along_columns:
         chart.set_xlim(limits)
         chart.invert_yaxis()
         label_integers(chart.yaxis)

@@ -11,8 +11,8 @@ from cassi.viz.checks import Array, Wavelengths, as_cube, as_wavelengths
 
 # Outside of this range, nm, the colour matching functions are below 0.01 % of their peak.
 _VISIBLE_RANGE = (380.0, 780.0)
-# Rows rendered at once. The product needs a contiguous copy of a strided cube; that of 64 rows of a
-# 28×660×660 cube is 5 MB.
+# Rows that are rendered at once. The product needs a contiguous copy of a strided cube. A copy of
+# 64 rows of a 28×660×660 cube has 5 MB.
 _BLOCK_ROWS = 64
 # From linear sRGB to XYZ, IEC 61966-2-1.
 _XYZ_FROM_SRGB = np.array(
@@ -64,9 +64,9 @@ def srgb(
         ValueError: a shape, the wavelengths, the illuminant or the exposure is not as above,
             or the cube holds a NaN.
     """
-    linear = _linear_srgb(cube, wavelengths, illuminant)
+    linear = _render_linear(cube, wavelengths, illuminant)
     if exposure is None:
-        exposure = _exposure(linear)
+        exposure = _choose_exposure(linear)
     if not (np.isfinite(exposure) and exposure > 0):
         raise ValueError(f"expected a positive exposure, got {exposure}: give None to choose one")
     linear *= np.float32(exposure)
@@ -86,7 +86,7 @@ def exposure_of(
     Returns:
         The factor that `srgb` takes as `exposure`; 1 for a black cube.
     """
-    return _exposure(_linear_srgb(cube, wavelengths, illuminant))
+    return _choose_exposure(_render_linear(cube, wavelengths, illuminant))
 
 
 def rendering_matrix(
@@ -99,7 +99,7 @@ def rendering_matrix(
         bands = len(wavelengths)
     values = as_wavelengths(wavelengths, bands)
     key = None if values is None else tuple(values.tolist())
-    return _weights(key, bands, illuminant).copy()
+    return _compute_weights(key, bands, illuminant).copy()
 
 
 def band_colors(wavelengths: Wavelengths, bands: int) -> np.ndarray:
@@ -125,7 +125,7 @@ def band_colors(wavelengths: Wavelengths, bands: int) -> np.ndarray:
     colors = np.ones((bands, 3), np.float32)
     if values is None:
         return colors
-    grid, cmfs, to_srgb, _ = _observer(None)
+    grid, cmfs, to_srgb, _ = _load_observer(None)
     for band, wavelength in enumerate(values):
         if _VISIBLE_RANGE[0] <= wavelength <= _VISIBLE_RANGE[1]:
             # The observer's response vanishes towards the ends of the range, where rounding errors
@@ -144,7 +144,7 @@ def cie_response(wavelengths: Wavelengths) -> np.ndarray:
         ValueError: a curve is 0 at all wavelengths.
     """
     nm = np.asarray(wavelengths, np.float64)
-    grid, cmfs, _, _ = _observer(None)
+    grid, cmfs, _, _ = _load_observer(None)
     curves = np.stack([np.interp(nm, grid, cmf, left=0, right=0) for cmf in cmfs])
     sums = curves.sum(1, keepdims=True)
     if not (sums > 0).all():
@@ -153,7 +153,7 @@ def cie_response(wavelengths: Wavelengths) -> np.ndarray:
 
 
 def xyz_of_srgb(picture: np.ndarray, is_encoded: bool) -> np.ndarray:
-    """Return X, Y, Z of an sRGB picture (3, H, W), each relative to that of white.
+    """Return X, Y, Z of an sRGB picture (3, H, W), each divided by its value for white.
 
     `is_encoded` says whether the picture still has the sRGB curve; if not, it is linear.
     """
@@ -174,7 +174,7 @@ def encode(linear: np.ndarray) -> np.ndarray:
     return np.rint(255.0 * encoded_light).astype(np.uint8)
 
 
-def _linear_srgb(cube: Array, wavelengths: Wavelengths, illuminant: str | None) -> np.ndarray:
+def _render_linear(cube: Array, wavelengths: Wavelengths, illuminant: str | None) -> np.ndarray:
     array = as_cube(cube)
     bands, height, width = array.shape
     weights = rendering_matrix(wavelengths, bands, illuminant)
@@ -186,7 +186,7 @@ def _linear_srgb(cube: Array, wavelengths: Wavelengths, illuminant: str | None) 
     return linear
 
 
-def _exposure(linear: np.ndarray) -> float:
+def _choose_exposure(linear: np.ndarray) -> float:
     level = float(np.percentile(linear.max(axis=2), 99.5))
     # The percentile is 0 where fewer than 0.5 % of the pixels are lit.
     if level <= 0:
@@ -195,15 +195,15 @@ def _exposure(linear: np.ndarray) -> float:
 
 
 @lru_cache(maxsize=32)
-def _weights(
+def _compute_weights(
     wavelengths: tuple[float, ...] | None, bands: int, illuminant: str | None
 ) -> np.ndarray:
     """Return the matrix (3, C) from a spectrum to linear sRGB, see `rendering_matrix`."""
-    grid, cmfs, to_srgb, light = _observer(illuminant)
+    grid, cmfs, to_srgb, light = _load_observer(illuminant)
     values = np.asarray(wavelengths if wavelengths is not None else [], np.float64)
     visible_bands = np.flatnonzero((values >= _VISIBLE_RANGE[0]) & (values <= _VISIBLE_RANGE[1]))
     if visible_bands.size == 0:
-        return _false_colors(bands)
+        return _make_false_colors(bands)
     weights = np.zeros((3, bands))
     for index, band in enumerate(visible_bands):
         # A spectrum that is linear between its bands is a sum of hat functions, one per band. The
@@ -214,7 +214,7 @@ def _weights(
     return weights.astype(np.float32)
 
 
-def _false_colors(bands: int) -> np.ndarray:
+def _make_false_colors(bands: int) -> np.ndarray:
     """Return the matrix (3, C) that averages thirds of the bands: the last is red, the first blue.
 
     A band on the border of two thirds counts in both, by the fraction of it that lies in each.
@@ -226,20 +226,20 @@ def _false_colors(bands: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=8)
-def _observer(illuminant: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _load_observer(illuminant: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return the grid (nm), the 3 matching functions, XYZ to linear sRGB, and the light E.
 
     The matrix to sRGB includes k and the adaptation of E's white, so that E itself gives (1, 1, 1).
     """
-    tables = _tables()
+    tables = _load_tables()
     illuminants = tables["illuminants"]
     if illuminant is not None and illuminant not in illuminants:
         names = ", ".join(sorted(illuminants))
         raise ValueError(f"expected an illuminant, got {illuminant!r}: choose one of {names}")
-    grid, cmfs = _table(*tables["observer"])
+    grid, cmfs = _read_table(*tables["observer"])
     light = np.ones_like(grid)
     if illuminant is not None:
-        light = np.interp(grid, *_table(*illuminants[illuminant]))
+        light = np.interp(grid, *_read_table(*illuminants[illuminant]))
     white = cmfs @ light
     cones = _BRADFORD @ np.stack([white / white[1], _XYZ_FROM_SRGB.sum(axis=1)], axis=1)
     adapt = np.linalg.inv(_BRADFORD) @ np.diag(cones[:, 1] / cones[:, 0]) @ _BRADFORD
@@ -247,13 +247,13 @@ def _observer(illuminant: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return grid, cmfs, to_srgb, light
 
 
-def _tables() -> dict[str, Any]:
+def _load_tables() -> dict[str, Any]:
     """Read color.json: the observer and the illuminants, with their source."""
     tables: dict[str, Any] = json.loads(Path(__file__).with_name("color.json").read_text())
     return tables
 
 
-def _table(
+def _read_table(
     axis: list[float], values: list[float] | list[list[float]]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the grid of a table, from `axis[0]` on with the spacing `axis[1]`, and its values."""

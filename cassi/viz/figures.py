@@ -24,7 +24,16 @@ from cassi.viz.color import band_colors, encode, exposure_of, srgb
 from cassi.viz.names import name_band
 from cassi.viz.points import COLORS, choose_points, correlation, region_spectrum
 from cassi.viz.report.codec import block_size
-from cassi.viz.sheet import BODY, INK, SMALL, Sheet, fitting, literal, paper, tidy
+from cassi.viz.sheet import (
+    BODY,
+    INK,
+    SMALL,
+    Sheet,
+    escape_label,
+    make_paper_sheet,
+    shorten_to_fit,
+    tidy,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,7 +81,7 @@ class Layout:
 
     def _bands(self, count: int, wavelengths: Wavelengths) -> list[int]:
         if self.bands is None:
-            # Each band is the middle one of a quarter of the bands.
+            # Each band that is shown lies in the middle of a quarter of the bands.
             n_shown = min(4, count)
             return [int(band) for band in np.unique((np.arange(n_shown) + 0.5) * count // n_shown)]
         values = np.arange(1.0, count + 1) if wavelengths is None else np.asarray(wavelengths)
@@ -89,7 +98,7 @@ class Layout:
         if self.zoom is None:
             return None
         if self.zoom == "auto":
-            return most_detail(cube, max(1, min(height, width) // 5))
+            return find_most_detail(cube, max(1, min(height, width) // 5))
         row, column, side = self.zoom
         if not (side >= 1 and 0 <= row <= height - side and 0 <= column <= width - side):
             raise ValueError(
@@ -120,7 +129,7 @@ class Selection:
     regions: list[tuple[int, int]]
 
 
-def most_detail(cube: np.ndarray, side: int) -> tuple[int, int, int]:
+def find_most_detail(cube: np.ndarray, side: int) -> tuple[int, int, int]:
     """Return `(row, column, side)` of the square with the strongest edges of a cube's mean band."""
     mean_band = cube.mean(axis=0)
     edges = np.zeros(mean_band.shape)
@@ -201,7 +210,7 @@ def save_curves(
     finite_pairs = {m: curve for m, curve in finite_pairs.items() if len(curve)}
     if not finite_pairs:
         raise ValueError("expected (value, PSNR) of at least one method, got none: pass some")
-    sheet = paper()
+    sheet = make_paper_sheet()
     axes = sheet.axes(0, 0, 4.0, 2.6)
     for index, (method, curve) in enumerate(finite_pairs.items()):
         color = COLORS[index % len(COLORS)]
@@ -209,7 +218,7 @@ def save_curves(
         line = ("-", "--", ":", "-.")[index // len(COLORS) % 4]
         marker = "o" if len(curve) <= _MAX_MARKED_POINTS else None
         style: Any = {"marker": marker, "ms": 4, "lw": 1.4, "color": color, "ls": line}
-        axes.plot(*curve.T, label=literal(method), **style)
+        axes.plot(*curve.T, label=escape_label(method), **style)
     values = np.concatenate([curve[:, 0] for curve in finite_pairs.values()])
     if 0 < 30 * values.min() < values.max():
         axes.set_xscale("log")
@@ -232,18 +241,18 @@ def save_bars(
     `levels` gives the PSNR of every method, by case; a method without one has no bar there.
     """
     methods = list(dict.fromkeys(method for case in levels.values() for method in case))
-    height, sheet = 0.8 / max(1, len(methods)), paper()
+    height, sheet = 0.8 / max(1, len(methods)), make_paper_sheet()
     axes = sheet.axes(0, 0, 4.0, 0.4 + 0.3 * len(levels) * max(1, len(methods)))
     drawn_values: list[float] = []
     for index, method in enumerate(methods):
         psnr = [case.get(method) for case in levels.values()]
         bar_values = {row: value for row, value in enumerate(psnr) if value is not None}
         positions = [row + (index - (len(methods) - 1) / 2) * height for row in bar_values]
-        style: Any = {"color": COLORS[index % len(COLORS)], "label": literal(method)}
+        style: Any = {"color": COLORS[index % len(COLORS)], "label": escape_label(method)}
         bars = axes.barh(positions, list(bar_values.values()), height, **style)
         axes.bar_label(bars, fmt="%.2f", padding=2, fontsize=SMALL)
         drawn_values += bar_values.values()
-    axes.set_yticks(range(len(levels)), list(map(literal, levels)))
+    axes.set_yticks(range(len(levels)), list(map(escape_label, levels)))
     axes.invert_yaxis()
     # The bars do not begin at 0 dB, because their differences would then be too small to see.
     if drawn_values:
@@ -267,7 +276,7 @@ class _Comparison:
         cubes: the cube of every column, the truth first if there is one.
         truth: the truth (C, H, W), or None.
         wavelengths: (C,), nm, or None.
-        metrics: those of every method.
+        metrics: numbers of every method, such as PSNR and SSIM.
         selection: the bands, the square and the regions.
     """
 
@@ -290,7 +299,7 @@ class _Comparison:
         self.cell_height = _CELL_WIDTH * min(3.0, max(0.3, height / width))
         self.n_rows = 1 + len(selection.bands) + (truth is not None)
         self.width = _ROW_LABEL_WIDTH + max(2, len(self.cubes)) * (_CELL_WIDTH + _GAP)
-        self.sheet = paper()
+        self.sheet = make_paper_sheet()
 
     def draw(self) -> Sheet:
         """Draw all rows."""
@@ -300,7 +309,7 @@ class _Comparison:
             return srgb(cube, self.wavelengths, None, exposure)
 
         for key, axes in self._draw_row(0, "true colour", color).items():
-            axes.set_title(self._head(key), fontsize=BODY, color=INK, pad=3, parse_math=False)
+            axes.set_title(self._make_title(key), fontsize=BODY, color=INK, pad=3, parse_math=False)
             if key == next(iter(self.cubes)):
                 self._mark_regions(axes)
         # A tint has 12 % of white. Without white, detail in a blue band is too dark to see.
@@ -319,7 +328,7 @@ class _Comparison:
         region_height = legend_height + _CURVE_HEIGHT + 0.42
         for index, point in enumerate(self.selection.regions):
             row, column = divmod(index, per_row)
-            top = self._corner(self.n_rows, 0)[1] + row * region_height + legend_height
+            top = self._find_corner(self.n_rows, 0)[1] + row * region_height + legend_height
             axes = self.sheet.axes(column * pitch + 0.36, top, pitch - 0.46, _CURVE_HEIGHT)
             # The width in points (72 per inch), without the line before each name.
             name_width = 72 * (pitch - 0.3) - _HANDLE_LENGTH * SMALL
@@ -332,7 +341,7 @@ class _Comparison:
         """Draw a picture of every cube, with the enlarged square in it; return the axes by name."""
         row_axes = {}
         for column, (key, cube) in enumerate(self.reduced_cubes.items()):
-            row_axes[key] = self._picture(row, column, draw(cube))
+            row_axes[key] = self._draw_picture(row, column, draw(cube))
             if self.selection.zoom is not None:
                 top, left, side = self.selection.zoom
                 # The square is cut from the full cube, because it has room for the pixels that the
@@ -366,10 +375,12 @@ class _Comparison:
         errors = [np.sqrt(((cube - cubes[0]) ** 2).mean(axis=0)) for cube in cubes[1:]]
         scale = white_level(*errors)
         for column, error in enumerate(errors, start=1):
-            image = self._picture(row, column, error, cmap="inferno", vmin=0, vmax=scale).images[0]
+            image = self._draw_picture(
+                row, column, error, cmap="inferno", vmin=0, vmax=scale
+            ).images[0]
         self._label(row, "error")
         # The truth has no error, so its cell in this row is free for the scale.
-        left, top = self._corner(row, 0)
+        left, top = self._find_corner(row, 0)
         bar = self.sheet.axes(left + _CELL_WIDTH - 0.16, top, 0.1, self.cell_height)
         self.sheet.figure.colorbar(image, cax=bar)
         bar.yaxis.set_ticks_position("left")
@@ -398,7 +409,7 @@ class _Comparison:
                 continue
             r = None if reference is None else correlation(spectrum, reference)
             r_text = "" if r is None else f"  {r:.3f}".replace("-", "−")
-            label = literal(fitting(key, r_text, name_width))
+            label = escape_label(shorten_to_fit(key, r_text, name_width))
             color = COLORS[n_methods % len(COLORS)]
             axes.plot(x, spectrum, color=color, lw=1.2, marker=marker, label=label)
             n_methods += 1
@@ -438,7 +449,7 @@ class _Comparison:
                 path_effects=outline,
             )
 
-    def _head(self, key: str) -> str:
+    def _make_title(self, key: str) -> str:
         """Return the title of a column: a name, and the PSNR and SSIM of a method."""
         if key == TRUTH:
             rows = self.metrics.values()
@@ -448,13 +459,13 @@ class _Comparison:
         psnr, ssim = scores.get("psnr"), scores.get("ssim")
         words = [] if psnr is None else [f"{psnr:.2f} dB"]
         words += [] if ssim is None else [f"{ssim:.4f}"]
-        return f"{fitting(key, '', 72 * _CELL_WIDTH, BODY)}\n{' / '.join(words)}"
+        return f"{shorten_to_fit(key, '', 72 * _CELL_WIDTH, BODY)}\n{' / '.join(words)}"
 
-    def _corner(self, row: int, column: int) -> tuple[float, float]:
+    def _find_corner(self, row: int, column: int) -> tuple[float, float]:
         return _ROW_LABEL_WIDTH + column * (_CELL_WIDTH + _GAP), row * (self.cell_height + _GAP)
 
-    def _picture(self, row: int, column: int, picture: np.ndarray, **style: Any) -> Axes:
-        axes = self.sheet.axes(*self._corner(row, column), _CELL_WIDTH, self.cell_height)
+    def _draw_picture(self, row: int, column: int, picture: np.ndarray, **style: Any) -> Axes:
+        axes = self.sheet.axes(*self._find_corner(row, column), _CELL_WIDTH, self.cell_height)
         axes.imshow(picture, interpolation="none", **style)
         axes.set_axis_off()
         axes.autoscale(False)
@@ -463,5 +474,8 @@ class _Comparison:
     def _label(self, row: int, words: str) -> None:
         style: Any = {"size": BODY, "rotation": 90, "ha": "center", "va": "center"}
         self.sheet.text(
-            words, 0.5 * _ROW_LABEL_WIDTH, self._corner(row, 0)[1] + self.cell_height / 2, **style
+            words,
+            0.5 * _ROW_LABEL_WIDTH,
+            self._find_corner(row, 0)[1] + self.cell_height / 2,
+            **style,
         )

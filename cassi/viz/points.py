@@ -52,7 +52,7 @@ def choose_points(cube: Array, count: int = 4) -> list[tuple[int, int]]:
     size = max(1, min(height, width) // _CELLS_ALONG_SIDE)
     while size > 1 and (height // size) * (width // size) < count:
         size -= 1
-    mean, deviation = _cells(array, size)
+    mean, deviation = _average_cells(array, size)
     rows, columns = mean.shape[1:]
     spectra = mean.reshape(len(mean), -1).T
     level = np.clip(spectra, 0.0, None).mean(axis=1)
@@ -62,10 +62,10 @@ def choose_points(cube: Array, count: int = 4) -> list[tuple[int, int]]:
     padded = np.pad(roughness, 1, mode="edge")
     neighbourhoods = np.lib.stride_tricks.sliding_window_view(padded, (3, 3))
     roughness = neighbourhoods.max(axis=(2, 3)).ravel()
-    candidates = _candidates(level, roughness, rows, columns, count)
+    candidates = _find_candidates(level, roughness, rows, columns, count)
 
     norms = np.linalg.norm(spectra[candidates], axis=1, keepdims=True)
-    shapes = spectra[candidates] / np.maximum(norms, 1e-12)
+    unit_spectra = spectra[candidates] / np.maximum(norms, 1e-12)
     cells = np.stack(np.unravel_index(candidates, (rows, columns)), axis=1)
     bright_level = np.percentile(level, 95)
     weight = (
@@ -73,22 +73,28 @@ def choose_points(cube: Array, count: int = 4) -> list[tuple[int, int]]:
         if bright_level > 0
         else 1.0
     )
-    points = _sample_farthest(shapes, cells, np.hypot(rows, columns), weight, count)
+    points = _sample_farthest(unit_spectra, cells, np.hypot(rows, columns), weight, count)
     return [
         (int(row) * size + size // 2, int(col) * size + size // 2) for row, col in cells[points]
     ]
 
 
 def _sample_farthest(
-    shapes: np.ndarray, cells: np.ndarray, diagonal: float, weight: np.ndarray | float, count: int
+    unit_spectra: np.ndarray,
+    cells: np.ndarray,
+    diagonal: float,
+    weight: np.ndarray | float,
+    count: int,
 ) -> list[int]:
     """Choose candidates of spectra (N, C) and cells (N, 2) as `choose_points` says."""
     positions = _SPREAD * cells / diagonal
-    points = [int(np.argmax(weight * np.linalg.norm(shapes - shapes.mean(axis=0), axis=1)))]
+    points = [
+        int(np.argmax(weight * np.linalg.norm(unit_spectra - unit_spectra.mean(axis=0), axis=1)))
+    ]
     nearest = np.full(len(cells), np.inf)
     while len(points) < count:
         last = points[-1]
-        distance = np.linalg.norm(shapes - shapes[last], axis=1)
+        distance = np.linalg.norm(unit_spectra - unit_spectra[last], axis=1)
         distance += np.linalg.norm(positions - positions[last], axis=1)
         nearest = np.minimum(nearest, weight * distance)
         cells_apart = np.abs(cells - cells[last]).max(axis=1)
@@ -101,9 +107,10 @@ def _sample_farthest(
 
 
 def region_spectrum(cube: np.ndarray, row: float, column: float) -> np.ndarray:
-    """Return the mean spectrum of a cube (C, H, W) over the 5×5 pixels around a point, cut at the border.
+    """Return the mean spectrum (C,) of a cube over the 5×5 pixels around a point.
 
-    For a point between pixels, the means around the four nearest pixels are interpolated linearly.
+    The region is cut at the border. For a point between pixels, the means around the four nearest
+    pixels are interpolated linearly.
     """
     top, left = int(row), int(column)
     if (row, column) != (top, left):
@@ -124,7 +131,7 @@ def correlation(estimate: np.ndarray, truth: np.ndarray) -> float | None:
     return float(e @ t) / norm if norm > 1e-12 * spectra_norm else None
 
 
-def _cells(cube: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+def _average_cells(cube: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return each cell's mean spectrum, (C, h, w), and deviation in space, (h, w)."""
     bands, height, width = cube.shape
     rows, columns = height // size, width // size
@@ -137,7 +144,7 @@ def _cells(cube: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.sqrt(variance / bands)
 
 
-def _candidates(
+def _find_candidates(
     level: np.ndarray, roughness: np.ndarray, rows: int, columns: int, count: int
 ) -> np.ndarray:
     """Return the cells that may become points, without rules that would leave too few cells."""

@@ -1,4 +1,4 @@
-"""Write the sRGB picture of a cube, alone or beside that of the truth."""
+"""Write the sRGB picture of a cube, alone or beside the picture of the truth."""
 
 import os
 

@@ -98,12 +98,12 @@ class Sheet:
             write_bytes(Path(folder) / f"{name}.{suffix}", self.encode(suffix, margin=0.08))
 
 
-def paper() -> Sheet:
+def make_paper_sheet() -> Sheet:
     """Return a page measured in inches, with the resolution of a printed paper."""
     return Sheet(dpi=PAPER_DPI, unit=1.0)
 
 
-def literal(text: str) -> str:
+def escape_label(text: str) -> str:
     """Return a label that matplotlib shows without interpreting it."""
     # Between two $ matplotlib reads mathematics, and a legend leaves out labels that begin with _.
     # A space of zero width hides the _ from it.
@@ -111,7 +111,7 @@ def literal(text: str) -> str:
     return f"\u200b{text}" if text.startswith("_") else text
 
 
-def fitting(name: str, tail: str, room: float, size: float = SMALL) -> str:
+def shorten_to_fit(name: str, tail: str, room: float, size: float = SMALL) -> str:
     """Return `name` + `tail`, with the middle of the name left out so that it fits in `room`.
 
     `room` is a width and `size` the size of the text, both in points.
@@ -151,14 +151,14 @@ def make_figure(width: float, height: float, dpi: int = PAPER_DPI, color: str = 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    _take_defaults()
+    _drop_user_settings()
     figure = Figure(figsize=(width, height), dpi=dpi, facecolor=color)
     FigureCanvasAgg(figure)
     return figure
 
 
 @functools.cache
-def _take_defaults() -> None:
+def _drop_user_settings() -> None:
     """Drop the settings of a `matplotlibrc` if PYTHONSAFEPATH is set."""
     import matplotlib
 

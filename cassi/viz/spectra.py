@@ -59,19 +59,19 @@ def save_spectra(
         points: (row, column) pairs, pixels from 0, whole or not. None takes `choose_points` of
             the truth, or of the cube if there is no truth.
         truth: (C, H, W), on the cube's scale, or None.
-        illuminant: that of `srgb`: the light on a cube of reflectances, or None for radiance.
+        illuminant: light on a cube of reflectances, or None for radiance; see `srgb`.
         bars: a function that takes a point's row and column, and returns the half width (C,) of the
             90 % interval around its spectrum. The interval is shaded. None shades nothing.
         unit: unit of the cube, written on the axis.
         along: a cube (G, H, W) on the spectral grid, and its wavelengths (G,), nm. Each band of the
-            grid is drawn as a dot. A band of the cube may be wider than one of the grid, so the value
-            of a dot is multiplied by the ratio of their widths to be comparable with the curve.
+            grid is drawn as a dot. A band of the cube may be wider than a band of the grid, so the
+            value of a dot is multiplied by the ratio of both widths. Dots and curve then compare.
 
     Raises:
         OSError, TypeError, ValueError: as `save_bands`, or if a point lies outside the cube.
     """
     if Path(path).suffix.lower() == ".csv":
-        write_bytes(path, _table(cube, wavelengths, points, truth, bars).encode())
+        write_bytes(path, _format_table(cube, wavelengths, points, truth, bars).encode())
     else:
         _draw(cube, wavelengths, points, truth, illuminant, bars, unit, along).save(path)
 
@@ -98,7 +98,7 @@ class _Curve(NamedTuple):
     half_width: np.ndarray | None  # (C,), of the interval around the spectrum
 
 
-def _curves(
+def _measure_curves(
     estimate: np.ndarray,
     points: Sequence[Sequence[float]] | None,
     true_cube: np.ndarray | None,
@@ -119,7 +119,7 @@ def _curves(
     ]
 
 
-def _table(
+def _format_table(
     cube: Array,
     wavelengths: Wavelengths,
     points: Sequence[Sequence[float]] | None,
@@ -130,7 +130,7 @@ def _table(
     values = as_wavelengths(wavelengths, len(estimate))
     numbers = range(1, len(estimate) + 1) if values is None else values
     columns = {"band" if values is None else "wavelength_nm": numbers}
-    for curve in _curves(estimate, points, as_truth(truth, estimate), bars):
+    for curve in _measure_curves(estimate, points, as_truth(truth, estimate), bars):
         name = f"row {curve.row:g} column {curve.column:g}"
         point_columns = {
             name: curve.spectrum,
@@ -163,20 +163,19 @@ def _draw(
     bands, height, width = estimate.shape
     values = as_wavelengths(wavelengths, bands)
     reference = estimate if true_cube is None else true_cube
-    curves = _curves(estimate, points, true_cube, bars)
+    curves = _measure_curves(estimate, points, true_cube, bars)
 
     factor = _PANEL_SIDE / max(height, width)
     panel_height, panel_width = max(1, round(factor * height)), max(1, round(factor * width))
-    # Beside a flat picture, the curves need a height of their own, and the legend more with each
-    # line.
+    # Beside a flat picture, the page has 300 pixels for the curves, and more for each legend line.
     sheet_height = max(panel_height, 300 + _LEGEND_LINE * (len(curves) // _LEGEND_COLUMNS))
     sheet, top = Sheet(), (sheet_height - panel_height) / 2
     picture = srgb(estimate, values, illuminant, exposure_of(reference, values, illuminant))
     sheet.image(picture, 0, top, panel_width, panel_height)
     left, bottom = panel_width + 78, sheet_height - 44  # room for the labels of both axes
     # The legend has an entry per curve, and entries for estimate, truth, interval and dots.
-    entries = len(curves) + 2 * (true_cube is not None) + (bars is not None) + (grid is not None)
-    legend_height = _LEGEND_LINE * math.ceil(entries / _LEGEND_COLUMNS) + 6
+    n_entries = len(curves) + 2 * (true_cube is not None) + (bars is not None) + (grid is not None)
+    legend_height = _LEGEND_LINE * math.ceil(n_entries / _LEGEND_COLUMNS) + 6
     axes_height = bottom - _STRIP_HEIGHT - legend_height
     axes = sheet.axes(left, legend_height, _CURVES_WIDTH, axes_height)
     x = np.arange(1.0, bands + 1) if values is None else values
@@ -200,7 +199,7 @@ def _draw(
         axes.fill_between([], [], color=_KEY_COLOR, alpha=0.3, lw=0, label="shaded: 90 % interval")
     if grid is not None and values is not None:
         _draw_dots(axes, grid, values, curves)
-    _finish(axes, true_cube is not None, unit or "value in the cube")
+    _style_axes(axes, true_cube is not None, unit or "value in the cube")
     strip = sheet.axes(left, bottom - _STRIP_HEIGHT, _CURVES_WIDTH, _STRIP_HEIGHT)
     _draw_strip(strip, axes.get_xlim(), values)
     return sheet
@@ -229,7 +228,7 @@ def _mark_point(sheet: Sheet, name: str, color: str, x: float, y: float, shift: 
     sheet.text(name, x + shift, y + rise, bbox=disc, **style)
 
 
-def _finish(axes: Axes, has_truth: bool, unit: str) -> None:
+def _style_axes(axes: Axes, has_truth: bool, unit: str) -> None:
     """Return the axes of the curves their style, label and legend."""
     for side in ("top", "right", "bottom"):
         axes.spines[side].set_visible(False)

@@ -304,7 +304,7 @@ def test_a_comparison_shows_what_its_layout_says(layout, cube, wavelengths, tmp_
 def test_a_square_of_most_detail_holds_it():
     cube = np.zeros((3, 40, 60))
     cube[:, 20:24, 41:45] = np.indices((4, 4)).sum(0) % 2
-    row, column, side = figures.most_detail(cube, 8)
+    row, column, side = figures.find_most_detail(cube, 8)
     assert row <= 19
     assert column <= 40
     assert row + side >= 24

@@ -33,7 +33,7 @@ FRAMES = ("measurement", "white", "monochromatic")
 SHARED_NAMES = ("mask", "measured_mask", "light", "wavelengths", "wavelengths_error")
 """Values that have the same name in the settings of commands that read snapshots."""
 GEOMETRY = {"bands": None, "step": 2, "axis": -1, "offsets": None}
-"""Values of every system, and what they are if a file leaves them out."""
+"""Values that every system has, with their defaults."""
 SD_CASSI = "cassi.systems.SDCassi"
 DEFAULT_CLASSES = {"system": SD_CASSI, "noise": "cassi.data.sensor.Sensor"}
 """Class of a system or noise for which a file names none."""
@@ -164,11 +164,11 @@ def find_settings(
     """
     option_names = set(option_names)
     if command == "evaluate":
-        settings = _evaluation_settings(camera, config, option_names)
+        settings = _find_evaluation_settings(camera, config, option_names)
     elif command == "train":
-        settings = _training_settings(camera, config, option_names)
+        settings = _find_training_settings(camera, config, option_names)
     else:
-        settings = _snapshot_settings(camera, config, option_names)
+        settings = _find_snapshot_settings(camera, config, option_names)
     return {
         key: value
         for key, value in settings
@@ -176,7 +176,7 @@ def find_settings(
     }
 
 
-def _snapshot_settings(
+def _find_snapshot_settings(
     camera: Values, config: Values, option_names: set[str]
 ) -> Iterator[tuple[str, Any]]:
     is_simulated = config.get("measurement") is None and config.get("truth") is not None
@@ -185,7 +185,7 @@ def _snapshot_settings(
         if name in camera:
             yield name, camera[name]
     if "system" in camera:
-        yield "system", _system_node(camera["system"], config.get("system"), option_names)
+        yield "system", _merge_system(camera["system"], config.get("system"), option_names)
     for group in ("keys", "axes"):
         hints = camera.get(group) or {}
         if "mask" in camera and "mask" not in option_names:
@@ -199,7 +199,7 @@ def _snapshot_settings(
         yield "response", camera["response"]
 
 
-def _evaluation_settings(
+def _find_evaluation_settings(
     camera: Values, config: Values, option_names: set[str]
 ) -> Iterator[tuple[str, Any]]:
     data = config.get("data") or {}
@@ -214,7 +214,7 @@ def _evaluation_settings(
     if "wavelengths" in camera:
         yield "data.wavelengths", camera["wavelengths"]
     if "system" in camera:
-        yield "system", _system_node(camera["system"], config.get("system"), option_names)
+        yield "system", _merge_system(camera["system"], config.get("system"), option_names)
     for group, name in (("keys", "mask_key"), ("axes", "mask_axes")):
         hints = camera.get(group) or {}
         if hints.get("mask") is not None and "mask" not in option_names:
@@ -224,7 +224,7 @@ def _evaluation_settings(
             yield name if name == "noise" else f"data.evaluation.{name}", camera[name]
 
 
-def _training_settings(
+def _find_training_settings(
     camera: Values, config: Values, option_names: set[str]
 ) -> Iterator[tuple[str, Any]]:
     prefix = "data.simulator"
@@ -269,7 +269,7 @@ def _check_bands(system: Values, wavelengths: Any) -> None:
         )
 
 
-def _system_node(file_node: Values, current: Any, option_names: set[str]) -> Values:
+def _merge_system(file_node: Values, current: Any, option_names: set[str]) -> Values:
     """Return the node of the system: the values of the file, and defaults for the others."""
     current = current if isinstance(current, dict) else {}
     class_source = current if "system._target_" in option_names else file_node
@@ -359,7 +359,7 @@ def with_camera(config: DictConfig, command: str, options: Iterable[str]) -> Dic
     config.camera = None if path is None else verbatim(str(path))
     if path is None:
         return config
-    option_names = _names_set_by(options)
+    option_names = _find_option_names(options)
     values: Any = OmegaConf.to_container(config, resolve=False)
     data_dir = str(OmegaConf.select(config, "paths.data_dir"))
     settings = find_settings(load_camera(str(path), data_dir), command, values, option_names)
@@ -383,7 +383,7 @@ def _read_option(group: str, name: str) -> Values:
     return dict(values)
 
 
-def _names_set_by(options: Iterable[str]) -> set[str]:
+def _find_option_names(options: Iterable[str]) -> set[str]:
     """Return the dotted names of the camera's values that options set."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 

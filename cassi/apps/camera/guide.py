@@ -30,7 +30,7 @@ def add_guide(snapshot: Snapshot, settings: GuidePicture) -> Snapshot:
     """
     guide_file = io.load_guide(str(settings.file))
     bands, height, width = snapshot.camera.system.cube_shape
-    picture, name = guide_file.data[0], settings.response
+    picture = guide_file.data[0]
     if tuple(picture.shape[1:]) != (height, width):
         raise ValueError(
             f"guide: expected a picture of {height} x {width} pixels as the cube, got "
@@ -38,9 +38,9 @@ def add_guide(snapshot: Snapshot, settings: GuidePicture) -> Snapshot:
         )
     # A picture of three channels counts as colours of a usual camera, any other as panchromatic.
     channels = len(picture)
-    name = name or ("cie" if channels == 3 else "pan")
-    response = read_response(name, channels, bands, snapshot.camera.wavelengths)
-    if name == "cie":
+    response_name = settings.response or ("cie" if channels == 3 else "pan")
+    response = read_response(response_name, channels, bands, snapshot.camera.wavelengths)
+    if response_name == "cie":
         from cassi.viz.color import xyz_of_srgb
 
         # A PNG has the gamma of sRGB; arrays are taken to be linear.
@@ -64,7 +64,7 @@ def add_guide(snapshot: Snapshot, settings: GuidePicture) -> Snapshot:
         print(f"{color_label('warning')} guide: {placement}", file=sys.stderr)
     numbers = {
         "taken": placement.is_used,
-        "response": name,
+        "response": response_name,
         "misfit": placement.misfit,
         "correlation": placement.correlation,
     }
@@ -103,7 +103,7 @@ def read_response(
         if channels != n_channels:
             plural = "s" if n_channels > 1 else ""
             raise ValueError(
-                f"guide.response: {name} is of {n_channels} channel{plural}, the picture "
+                f"guide.response: {name} is for {n_channels} channel{plural}, the picture "
                 f"has {channels}; give guide.response=FILE.csv"
             )
     if name == "pan":

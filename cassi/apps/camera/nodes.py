@@ -152,7 +152,7 @@ def _check_node(classes: Classes, node: Any, name: str) -> None:
 
 def check_plain(value: Any, name: str) -> None:
     """Raise ValueError unless a value is a number, text, true, false, null, or a list of these."""
-    for item in _leaves(value):
+    for item in _iterate_leaves(value):
         if item is not None and not isinstance(item, bool | int | float | str):
             raise ValueError(
                 f"{name}: expected numbers and texts, alone or in lists, got {str(item)[:80]}"
@@ -164,14 +164,14 @@ def check_plain(value: Any, name: str) -> None:
 
 
 def _check_size(name: str, value: Any, max_number: float | None) -> None:
-    for item in _leaves(value):
+    for item in _iterate_leaves(value):
         if max_number is not None and is_number(item) and abs(item) > max_number:
             raise ValueError(f"{name}: expected at most {max_number:g}, got {item:g}")
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def _iterate_leaves(value: Any) -> Iterator[Any]:
     if isinstance(value, list | tuple):
         for item in value:
-            yield from _leaves(item)
+            yield from _iterate_leaves(item)
     else:
         yield value

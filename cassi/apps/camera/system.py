@@ -143,12 +143,12 @@ def make_camera(
     return FittedCamera(system, file_mask, notes)
 
 
-def is_dual(system: Node) -> bool:
+def is_dual(system_node: Node) -> bool:
     """Tell whether a node is the dual disperser, whose measurement is as large as the cube."""
-    return str(system.get("_target_")).rpartition(".")[2] == "DDCassi"
+    return str(system_node.get("_target_")).rpartition(".")[2] == "DDCassi"
 
 
-def find_offsets(system: Node, bands: int, wavelengths: Wavelengths) -> list[float] | None:
+def find_offsets(system_node: Node, bands: int, wavelengths: Wavelengths) -> list[float] | None:
     """Return the offset of each band, pixels, from a list, a curve or a fractional step.
 
     Returns None for a step of whole pixels, which cameras take as it is.
@@ -156,9 +156,9 @@ def find_offsets(system: Node, bands: int, wavelengths: Wavelengths) -> list[flo
     Raises:
         ValueError: the offsets are of another kind or number, or a curve lacks wavelengths.
     """
-    node = system.get("offsets")
+    node = system_node.get("offsets")
     if node is None:
-        step = find_step(system)
+        step = find_step(system_node)
         return None if step.is_integer() else list(spaced_offsets(bands, step))
     if isinstance(node, dict):
         if "_target_" not in node:
@@ -179,40 +179,40 @@ def find_offsets(system: Node, bands: int, wavelengths: Wavelengths) -> list[flo
                 "wavelengths=[…] in nm, one per band"
             )
         node = list(curve.offsets(wavelengths))
-    numbers = isinstance(node, list) and all(
+    are_numbers = isinstance(node, list) and all(
         isinstance(value, int | float) and not isinstance(value, bool) for value in node
     )
-    if not numbers:
+    if not are_numbers:
         raise ValueError(f"system.offsets: expected a list of pixels or a curve, got {node!r}")
     if len(node) != bands:
         raise ValueError(f"system.offsets: expected {bands} values, one per band, got {len(node)}")
     return [float(value) for value in node]
 
 
-def dispersion_length(system: Node, bands: int, wavelengths: Wavelengths) -> int:
+def dispersion_length(system_node: Node, bands: int, wavelengths: Wavelengths) -> int:
     """Return the pixels between the first and the last band: ceil(max o), or (C-1)·|step|."""
-    offsets = find_offsets(system, bands, wavelengths)
+    offsets = find_offsets(system_node, bands, wavelengths)
     if offsets is not None:
         return max(0, math.ceil(max(offsets)))
-    return (bands - 1) * abs(int(find_step(system)))
+    return (bands - 1) * abs(int(find_step(system_node)))
 
 
-def nominal_offsets(system: Node, bands: int, wavelengths: Wavelengths) -> list[float]:
+def nominal_offsets(system_node: Node, bands: int, wavelengths: Wavelengths) -> list[float]:
     """Return the offset of each band, pixels, also for a step of whole pixels."""
-    offsets = find_offsets(system, bands, wavelengths)
-    return list(spaced_offsets(bands, find_step(system))) if offsets is None else offsets
+    offsets = find_offsets(system_node, bands, wavelengths)
+    return list(spaced_offsets(bands, find_step(system_node))) if offsets is None else offsets
 
 
-def find_step(system: Node) -> float:
+def find_step(system_node: Node) -> float:
     """Return the step of a node, pixels per band."""
-    step = system.get("step", 0)
+    step = system_node.get("step", 0)
     if not is_number(step):
         raise ValueError(f"system.step: expected a number of pixels per band, got {step!r}")
     return float(step)
 
 
 def build_camera(
-    system: Node,
+    system_node: Node,
     mask: Tensor,
     bands: int,
     wavelengths: Wavelengths,
@@ -222,7 +222,7 @@ def build_camera(
     """Build the camera of a node, with its curves and files read.
 
     Args:
-        system: node of the system.
+        system_node: node of the system.
         mask: the mask `(K, 1|C, H, W)`.
         bands: number of bands, C.
         wavelengths: wavelengths in nm, one per band. A dispersion curve needs them.
@@ -233,8 +233,8 @@ def build_camera(
     Raises:
         ValueError: the node does not describe a camera of C bands.
     """
-    offsets = find_offsets(system, bands, wavelengths)
-    pixels = dispersion_length(system, bands, wavelengths)
+    offsets = find_offsets(system_node, bands, wavelengths)
+    pixels = dispersion_length(system_node, bands, wavelengths)
     if pixels > _MAX_DISPERSION_PIXELS:
         raise ValueError(
             f"system.step: expected at most {_MAX_DISPERSION_PIXELS} pixels along the dispersion, "
@@ -243,21 +243,21 @@ def build_camera(
     if offsets is not None:
         arguments = {"offsets": offsets} | arguments
     # The mask of a dual disperser may be wider than the scene, so its width must be stated.
-    if is_dual(system) and system.get("width") is None:
+    if is_dual(system_node) and system_node.get("width") is None:
         arguments = {"width": length} | arguments
-    if isinstance(file := system.get("response"), str):
-        channels = count_filters(system.get("pattern", "RGGB"))
+    if isinstance(file := system_node.get("response"), str):
+        channels = count_filters(system_node.get("pattern", "RGGB"))
         curves = read_curves(Path(file), "system.response", channels, bands, wavelengths)
         arguments = {"response": torch.from_numpy(curves)} | arguments
-    if isinstance(file := system.get("kernels"), str):
+    if isinstance(file := system_node.get("kernels"), str):
         arguments = {"kernels": load_cube(file, bands=bands).data[0]} | arguments
-    camera: System = build(system, mask=mask, bands=bands, **arguments)
+    camera: System = build(system_node, mask=mask, bands=bands, **arguments)
     return camera
 
 
 def draw_mask(
     node: Any,
-    system: Node,
+    system_node: Node,
     truth: Tensor | None,
     wavelengths: Wavelengths,
     measurement_size: Sequence[int] | None = None,
@@ -267,7 +267,7 @@ def draw_mask(
 
     Args:
         node: node of the mask.
-        system: node of the system.
+        system_node: node of the system.
         truth: true cube `(C, H, W)`, if known.
         wavelengths: wavelengths in nm, if known.
         measurement_size: (H', W'), if known. Only an open mask can be drawn for it.
@@ -284,30 +284,34 @@ def draw_mask(
         raise ValueError(f"mask: expected a mask to draw, got {type(pattern).__name__}")
     if truth is not None:
         bands, height, width = truth.shape
-        extra_pixels = dispersion_length(system, bands, wavelengths) if is_dual(system) else 0
+        extra_pixels = (
+            dispersion_length(system_node, bands, wavelengths) if is_dual(system_node) else 0
+        )
     elif isinstance(pattern, OpenMask) and measurement_size is not None:
         bands = bands or len(wavelengths or ()) or 1
         height, width = measurement_size
-        extra_pixels = 0 if is_dual(system) else -dispersion_length(system, bands, wavelengths)
+        extra_pixels = (
+            0 if is_dual(system_node) else -dispersion_length(system_node, bands, wavelengths)
+        )
     else:
         raise ValueError(
             "mask: expected the file of the mask that the measurement was made with, mask=FILE; "
             "masks are drawn for a truth"
         )
-    if system.get("axis", -1) == -2:
+    if system_node.get("axis", -1) == -2:
         return pattern.draw(height + extra_pixels, width, bands)
     return pattern.draw(height, width + extra_pixels, bands)
 
 
 def move_back(
-    system: Node, mask: Tensor, detector: int | None, wavelengths: Wavelengths
+    system_node: Node, mask: Tensor, detector: int | None, wavelengths: Wavelengths
 ) -> tuple[Tensor, Node, str | None]:
     """Move masks per band back, if they are stored as they fall on the detector.
 
     The data sets of this field call such masks `mask_3d_shift`.
 
     Args:
-        system: node of the system.
+        system_node: node of the system.
         mask: the mask `(K, C, H, W or W')`.
         detector: length of the detector along the dispersion, W': of the measurement, or of the
             truth plus its dispersion.
@@ -320,10 +324,10 @@ def move_back(
     Raises:
         ValueError: the masks of the bands are not copies, each moved by the step.
     """
-    bands, axis = mask.shape[1], system.get("axis", -1)
-    if bands == 1 or axis not in (-1, -2) or mask.shape[axis] != detector or is_dual(system):
+    bands, axis = mask.shape[1], system_node.get("axis", -1)
+    if bands == 1 or axis not in (-1, -2) or mask.shape[axis] != detector or is_dual(system_node):
         return mask, {}, None
-    offsets = nominal_offsets(system, bands, wavelengths)
+    offsets = nominal_offsets(system_node, bands, wavelengths)
     has_whole_offsets = all(offset == int(offset) for offset in offsets)
     if not has_whole_offsets or min(offsets) != 0 or max(offsets) == 0:
         return mask, {}, None
@@ -333,8 +337,8 @@ def move_back(
     )
     if min(shifts) == 0:
         return camera_mask, {}, note
-    if system.get("offsets") is None:
-        _check_copies(mask, round(find_step(system)), axis)
+    if system_node.get("offsets") is None:
+        _check_copies(mask, round(find_step(system_node)), axis)
     note += "; it also lets light through beside the shifted windows, so the cube is wider"
     return camera_mask, {"offsets": [float(shift) for shift in shifts], "detector": length}, note
 
@@ -351,7 +355,7 @@ def _check_copies(mask: Tensor, step: int, axis: int) -> None:
     correlations = {move: likeness_of_bands(mask, *move) for move in trials}
     best_step, best_axis = max(trials, key=correlations.__getitem__)
     if correlations[best_step, best_axis] <= _MIN_PROPOSAL_CORRELATION:
-        hint = "they are not alike; set system.step=0 where the bands are frames of a video"
+        hint = "they are not alike; set system.step=0 if the bands are frames of a video"
     elif best_step == 0:
         hint = "they do not move; set system.step=0"
     elif best_axis == axis:
@@ -366,22 +370,26 @@ def _check_copies(mask: Tensor, step: int, axis: int) -> None:
 
 
 def fit_bands(
-    system: Node, mask: Tensor, measurement: Tensor, bands: int | None, wavelengths: Wavelengths
+    system_node: Node,
+    mask: Tensor,
+    measurement: Tensor,
+    bands: int | None,
+    wavelengths: Wavelengths,
 ) -> int:
     """Return the number of bands that mask, measurement and wavelengths agree on.
 
     Raises:
         ValueError: these do not agree, or they do not determine the number.
     """
-    step, axis = find_step(system), system.get("axis", -1)
+    step, axis = find_step(system_node), system_node.get("axis", -1)
     if axis not in (-1, -2):
         raise ValueError(f"system.axis: expected -1 (columns) or -2 (rows), got {axis!r}")
     _check_other_side(mask, measurement, axis)
-    is_size_free = any(system.get(name) is not None for name in ("offsets", "detector"))
-    if is_size_free or is_dual(system):
-        return _find_stated_bands(system, mask, measurement, bands, wavelengths)
+    is_size_free = any(system_node.get(name) is not None for name in ("offsets", "detector"))
+    if is_size_free or is_dual(system_node):
+        return _find_stated_bands(system_node, mask, measurement, bands, wavelengths)
     length, detector = mask.shape[axis], measurement.shape[axis]
-    if wavelengths is not None and system.get("bands") is None:
+    if wavelengths is not None and system_node.get("bands") is None:
         try:
             n_bands = infer_bands(length, detector, step)
         except ValueError:
@@ -439,25 +447,29 @@ def _check_other_side(mask: Tensor, measurement: Tensor, axis: int) -> None:
 
 
 def _find_stated_bands(
-    system: Node, mask: Tensor, measurement: Tensor, bands: int | None, wavelengths: Wavelengths
+    system_node: Node,
+    mask: Tensor,
+    measurement: Tensor,
+    bands: int | None,
+    wavelengths: Wavelengths,
 ) -> int:
     # With offsets, a stated detector or a dual disperser, the sizes of mask and measurement do not
     # show how many bands there are. So the user has to state the number.
-    offsets = system.get("offsets")
+    offsets = system_node.get("offsets")
     if bands is None and wavelengths is not None:
         bands = len(wavelengths)
     if bands is None and isinstance(offsets, list):
         bands = len(offsets)
     if bands is None:
         raise ValueError(
-            "system.bands: expected the number of bands, which this camera's size leaves open, got "
-            "none; give system.bands=C or wavelengths=[…]"
+            "system.bands: expected the number of bands, which the sizes of the files do not show, "
+            "got none; give system.bands=C or wavelengths=[…]"
         )
-    axis = system.get("axis", -1)
-    reach = dispersion_length(system, bands, wavelengths)  # checks the offsets too
-    length, detector = measurement.shape[axis], system.get("detector")
-    if is_dual(system):
-        expected = system.get("width") or length
+    axis = system_node.get("axis", -1)
+    reach = dispersion_length(system_node, bands, wavelengths)  # checks the offsets too
+    length, detector = measurement.shape[axis], system_node.get("detector")
+    if is_dual(system_node):
+        expected = system_node.get("width") or length
         reason = f"system.width says so; set system.width={length}"
     elif detector is not None:
         expected = detector

@@ -117,14 +117,14 @@ class _References:
         if not isinstance(value, str) or "${" not in value:
             return value
         if match := _REFERENCE.fullmatch(value):
-            return self._find(match[1], chain)
-        text = _REFERENCE.sub(lambda reference: self._text(reference[1], chain), value)
+            return self._resolve_reference(match[1], chain)
+        text = _REFERENCE.sub(lambda reference: self._resolve_to_text(reference[1], chain), value)
         # A "${" may also be made of two parts: "$" before a value that begins with "{".
         if "${" in text:
             raise ValueError(f"expected references ${{vars.NAME}} alone, got {value[:80]!r}")
         return text
 
-    def _find(self, name: str, chain: tuple[str, ...]) -> Any:
+    def _resolve_reference(self, name: str, chain: tuple[str, ...]) -> Any:
         if name in chain or len(chain) >= _MAX_CHAIN:
             raise ValueError(f"expected at most {_MAX_CHAIN} references in a row, at {name[:80]!r}")
         value: Any = self.root
@@ -135,8 +135,8 @@ class _References:
                 raise ValueError(f"Interpolation key {name[:80]!r} not found") from None
         return self.expand(value, (*chain, name))
 
-    def _text(self, name: str, chain: tuple[str, ...]) -> str:
-        value = self._find(name, chain)
+    def _resolve_to_text(self, name: str, chain: tuple[str, ...]) -> str:
+        value = self._resolve_reference(name, chain)
         if isinstance(value, dict | list):
             raise ValueError(f"expected a text or a number within a text, got {name[:80]!r}")
         return str(value)

@@ -20,11 +20,11 @@ from cassi.apps.command import (
 )
 from cassi.apps.errors import describe_failure
 from cassi.apps.evaluate.problems import (
+    describe_repeated_points,
     find_bands,
     find_cases,
     load_benchmark,
     preparation,
-    repeated_points,
 )
 from cassi.apps.evaluate.results import Plan, Results
 from cassi.apps.evaluate.rows import (
@@ -92,10 +92,12 @@ def evaluate(settings: Evaluate, run: Run) -> float:
     check_shares(run.folder, share)
     inputs = EvaluationInputs(settings, run.folder, read_reconstructors(settings))
     with open_workers(settings) as workers:
-        evaluation = make_once(make, inputs)
+        evaluation = make_once(make_evaluation, inputs)
         plan, records = evaluation.plan, evaluation.runner.records
         if plan.is_sweep:
-            for line in repeated_points(evaluation.runner.prepare, plan.points, plan.scenes[0]):
+            for line in describe_repeated_points(
+                evaluation.runner.prepare, plan.points, plan.scenes[0]
+            ):
                 print(f"{color_label('warning')} {printable(line)}", file=sys.stderr)
         results = Results(
             settings,
@@ -141,10 +143,10 @@ def evaluate(settings: Evaluate, run: Run) -> float:
 
 def evaluate_job(inputs: EvaluationInputs, job: Job) -> Record:
     """Run a method on a scene, write its record and return it; this is a job."""
-    return make_once(make, inputs).runner.run(job)
+    return make_once(make_evaluation, inputs).runner.run(job)
 
 
-def make(inputs: EvaluationInputs) -> Evaluation:
+def make_evaluation(inputs: EvaluationInputs) -> Evaluation:
     """Make the scenes, cameras and methods, once in each process that does jobs."""
     settings = inputs.settings
     device = choose_device(settings.device)
@@ -152,10 +154,10 @@ def make(inputs: EvaluationInputs) -> Evaluation:
     points = find_cases(settings)
     prepare = preparation(points, benchmark, device)
     bands = find_bands(prepare, next(iter(points)), benchmark.scenes)
-    guide = any(point_settings.guide.response is not None for point_settings in points.values())
-    recipes, identities = make_recipes(inputs.reconstructors, bands, device, guide)
+    has_guide = any(point_settings.guide.response is not None for point_settings in points.values())
+    recipes, identities = make_recipes(inputs.reconstructors, bands, device, has_guide)
     knowledge = [NOMINAL] if settings.twin is None else settings.knowledge
-    rows, hashes, views = make_rows(recipes, identities, knowledge, settings.align, guide)
+    rows, hashes, views = make_rows(recipes, identities, knowledge, settings.align, has_guide)
     is_sweep = len(points) > 1
     # Report and figures are drawn from the cubes, which `Results.finish` removes afterwards.
     keeps_cubes = (settings.cubes or settings.report or settings.figures) and not is_sweep

@@ -83,7 +83,7 @@ def _change_settings(settings: Any, values: Any, path: str, allowed_keys: Sequen
         raise ValueError(f"{path}: {error}") from None
 
 
-def repeated_points(
+def describe_repeated_points(
     prepare: Callable[[str, str], Problem], points: Sequence[str], scene: str
 ) -> list[str]:
     """Return a warning for each point whose camera and measurement an earlier point has too."""
@@ -136,13 +136,13 @@ def preparation(
         )
     for settings in points.values():
         _check_twin(settings, benchmark)
-    scenes = _scenes_of(points, benchmark)
+    scenes = _load_benchmarks(points, benchmark)
 
     def prepare(point: str, scene: str) -> Problem:
         settings, item = points[point], scenes[point].load(scene)
         # The wavelengths of a simulated scene belong to its truth, which gives the number of bands.
         # Only the wavelengths of a measured scene state the bands of the camera.
-        nominal_wavelengths = (
+        stated_wavelengths = (
             None if item.wavelengths is None or item.truth is not None else item.wavelengths
         )
         camera = make_camera(
@@ -151,9 +151,9 @@ def preparation(
             truth=item.truth,
             measurement=item.measurement,
             bands=settings.system.get("bands")
-            or (None if nominal_wavelengths is None else len(nominal_wavelengths)),
+            or (None if stated_wavelengths is None else len(stated_wavelengths)),
             wavelengths=item.wavelengths,
-            user_wavelengths=nominal_wavelengths,
+            user_wavelengths=stated_wavelengths,
         )
         system = camera.system
         if item.measurement is not None:
@@ -174,7 +174,7 @@ def preparation(
     return prepare
 
 
-def _scenes_of(points: Mapping[str, Evaluate], benchmark: Benchmark) -> dict[str, Benchmark]:
+def _load_benchmarks(points: Mapping[str, Evaluate], benchmark: Benchmark) -> dict[str, Benchmark]:
     """Return the benchmark of each point.
 
     Points need different benchmarks if they differ in the mask, or in the camera for which frames
@@ -258,9 +258,9 @@ def load_benchmark(settings: Evaluate) -> Benchmark:
         options |= {"mask": settings.mask, "mask_checksum": None}
     manifest, split = options.pop("manifest", None), options.pop("split", "test")
     if manifest is not None:
-        options |= _manifest_files(Path(str(options["cubes"])).expanduser(), manifest, split)
+        options |= _list_manifest_files(Path(str(options["cubes"])).expanduser(), manifest, split)
     options |= {
-        name: _first_existing_path(name, options[name])
+        name: _find_existing_path(name, options[name])
         for name in ("cubes", "measurements", "mask")
         if isinstance(options.get(name), list) and not (name == "cubes" and manifest is not None)
     }
@@ -289,7 +289,7 @@ def load_benchmark(settings: Evaluate) -> Benchmark:
         raise ValueError(f"data.evaluation: {error}") from None
 
 
-def _first_existing_path(name: str, candidates: Sequence[str]) -> str:
+def _find_existing_path(name: str, candidates: Sequence[str]) -> str:
     # A published data set is in the folder that our pages name, or in the folder into which the
     # archives of its authors are unpacked.
     for path in candidates:
@@ -298,7 +298,7 @@ def _first_existing_path(name: str, candidates: Sequence[str]) -> str:
     raise FileNotFoundError(f"data: no {name} at {' nor at '.join(candidates)}")
 
 
-def _manifest_files(root: Path, manifest: Any, split: str) -> dict[str, Any]:
+def _list_manifest_files(root: Path, manifest: Any, split: str) -> dict[str, Any]:
     files = read_manifest(manifest).files(split)
     absent = [name for name in files if not (root / name).exists()]
     if absent:

@@ -45,8 +45,8 @@ class Plan:
     def read_records(self, records: RecordFolder, scene: str | None = None) -> list[Record]:
         """Return the records that exist, of one scene or of all."""
         jobs = [job for job in self.jobs() if scene in (None, job.scene)]
-        read_results = [records.read(job) for job in jobs]
-        return [record for record in read_results if record is not None]
+        records_or_none = [records.read(job) for job in jobs]
+        return [record for record in records_or_none if record is not None]
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Results:
         """
         settings, plan, root = self.settings, self.plan, self.root
         records = plan.read_records(self.records)
-        result_settings = _describe(settings) | self._preprocessed(records)
+        result_settings = _describe_settings(settings) | self._collect_corrections(records)
         rows = [replace(r, point="", method=row_name(r.method, r.point)) for r in records]
         names = [row_name(method, point) for point in plan.points for method in plan.methods]
         table = write_results(
@@ -163,7 +163,7 @@ class Results:
         write_bytes(self.root / "report.html", page)
         return True
 
-    def _preprocessed(self, records: Sequence[Record]) -> Json:
+    def _collect_corrections(self, records: Sequence[Record]) -> Json:
         """Return the corrections of the frames of measured scenes, by scene and step."""
         if self.benchmark.measurements is None:
             return {}
@@ -173,7 +173,7 @@ class Results:
         return {"preprocessing": steps}
 
 
-def _describe(settings: Evaluate) -> Json:
+def _describe_settings(settings: Evaluate) -> Json:
     """Return the settings that the numbers depend on, without paths and numbers of processes."""
     values: Json = {"system": settings.system, "noise": settings.noise, "seed": settings.seed}
     values |= {"threads": settings.threads, "reconstructors": settings.reconstructors}
@@ -199,7 +199,7 @@ class MergeJobs(Callback):
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         """Put the records of all jobs together."""
         root = Path(config.hydra.sweep.dir).resolve()
-        jobs = sorted((path.parent for path in root.glob("*/records")), key=_number)
+        jobs = sorted((path.parent for path in root.glob("*/records")), key=_sort_key)
         sources = {job: RecordFolder(job / "records") for job in jobs}
         job_records = [
             (job, record) for job, source in sources.items() for record in source.read_all()
@@ -207,7 +207,7 @@ class MergeJobs(Callback):
         # First try one table. If two jobs then have a record of the same scene and method, the jobs
         # differ in another option, and each job becomes a case.
         for ignored_options in (("scenes", "reconstructors"), ()):
-            cases = _differences(jobs, ignored_options)
+            cases = _find_differences(jobs, ignored_options)
             names = {job: ", ".join(f"{k}={v}" for k, v in c.items()) for job, c in cases.items()}
             row_names = {(names[job], record.job) for job, record in job_records}
             if job_records and len(row_names) == len(job_records):
@@ -221,7 +221,7 @@ class MergeJobs(Callback):
         if is_sweep and file.is_file():
             config = cast(DictConfig, OmegaConf.load(file))
         own_config = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-        settings = read_settings(own_config, Evaluate, _options(jobs[0]))
+        settings = read_settings(own_config, Evaluate, _read_options(jobs[0]))
         records = RecordFolder(root / "records", keep_cubes=settings.cubes and not is_sweep)
         points = list(find_cases(settings))
         scenes = list(dict.fromkeys(record.scene for _, record in job_records))
@@ -252,22 +252,22 @@ class MergeJobs(Callback):
             sys.exit(EXIT_FAILURE)
 
 
-def _number(job: Path) -> tuple[int, str]:
+def _sort_key(job: Path) -> tuple[int, str]:
     # The names of the folders are numbers: 10 comes after 9, although "10" sorts before "9".
     return len(job.name), job.name
 
 
-def _options(job: Path) -> list[str]:
+def _read_options(job: Path) -> list[str]:
     file = job / ".hydra" / "overrides.yaml"
     return list(OmegaConf.load(file)) if file.is_file() else []
 
 
-def _differences(
+def _find_differences(
     jobs: Sequence[Path], ignored_options: Sequence[str] = ()
 ) -> dict[Path, dict[str, str]]:
     """Return the options of each job, by name, in which jobs differ."""
     options_by_job = {
-        job: [str(option).partition("=")[::2] for option in _options(job)] for job in jobs
+        job: [str(option).partition("=")[::2] for option in _read_options(job)] for job in jobs
     }
     common = set.intersection(*(set(options) for options in options_by_job.values()))
     return {

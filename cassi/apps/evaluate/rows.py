@@ -101,7 +101,7 @@ def make_rows(
     identities: Mapping[str, str],
     knowledge: Sequence[str],
     align: bool,
-    guide: bool,
+    has_guide: bool,
 ) -> tuple[dict[str, Recipe], dict[str, str], dict[str, View]]:
     """Return recipe, hash and view of each row, by its name.
 
@@ -116,10 +116,12 @@ def make_rows(
             if row in rows:
                 raise ValueError(f"reconstructors: two rows are called {row!r}; choose other names")
             rows[row], views[row] = recipe, CameraView(row_knowledge, align)
-            # Records of earlier commands have hashes of these very keys. With other keys, those
-            # records would not count as finished.
+            # Records of earlier commands have hashes with these keys. After a change of the keys,
+            # such records would not count as finished.
             view = {"known": row_knowledge, "align": align}
-            hashes[row] = fingerprint({"method": identities[name], "view": view, "guide": guide})
+            hashes[row] = fingerprint(
+                {"method": identities[name], "view": view, "guide": has_guide}
+            )
     return rows, hashes, views
 
 
@@ -158,7 +160,7 @@ def make_recipes(
     settings_by_name: Mapping[str, Reconstruct],
     bands: int,
     device: torch.device,
-    guide: bool = False,
+    has_guide: bool = False,
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
     """Return a recipe for each reconstructor, and a hash of all that its results depend on."""
     recipes: dict[str, Recipe] = {}
@@ -169,7 +171,7 @@ def make_recipes(
             method, _ = recipes[name].make(bands)
             identities[name] = fingerprint(identity_of(settings, bands, device), content=True)
         # A method that ignores the guide would have a row that looks as if the guide had no effect.
-        if guide and not takes_guide(method):
+        if has_guide and not takes_guide(method):
             raise ValueError(f"guide.response: expected null with {name}, which takes no guide")
     return recipes, identities
 

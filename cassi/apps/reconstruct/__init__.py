@@ -3,7 +3,7 @@
 import functools
 import sys
 
-from cassi.apps.arguments import HYDRA_INFO, asks_for_info, write_nothing
+from cassi.apps.arguments import HYDRA_INFO, asks_for_info, suppress_output
 from cassi.apps.command import (
     Run,
     choose_device,
@@ -30,10 +30,9 @@ def main() -> None:
     """Run the command."""
     job = reconstruct
     if asks_for_info(sys.argv[1:], HYDRA_INFO):
-        sys.argv[1:], output_folder = write_nothing(sys.argv[1:])
+        sys.argv[1:], output_folder = suppress_output(sys.argv[1:])
         job = functools.partial(show, output_folder=output_folder)
-        # `run_command` gives Hydra the module of the job. A partial would name the module
-        # functools.
+        # `run_command` gives Hydra the module of the job, which for a partial is functools.
         functools.update_wrapper(job, reconstruct)
     run_command("cassi-reconstruct", Reconstruct, job)
 
@@ -63,7 +62,7 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     prepare_process(settings, blocks=blocks)
     refuse_torchrun()
     has_many_snapshots = is_many(settings.measurement)
-    _check_number(settings, has_many_snapshots)
+    _check_one_or_many(settings, has_many_snapshots)
     # Several commands may share many snapshots and write into one folder. With one snapshot, a
     # second command in the same folder would overwrite the results of the first.
     if not has_many_snapshots:
@@ -101,7 +100,7 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     return float(numbers["relative_residual"])
 
 
-def _check_number(settings: Reconstruct, has_many: bool) -> None:
+def _check_one_or_many(settings: Reconstruct, has_many: bool) -> None:
     """Raise ValueError for a setting that is for one snapshot alone, or for many alone."""
     if has_many and settings.guide.file is not None:
         raise ValueError("guide: expected null for many snapshots, a guide shows one scene")

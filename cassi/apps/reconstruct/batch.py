@@ -25,7 +25,7 @@ from cassi.solvers import Iteration, Solution
 from cassi.solvers.base import Reconstructor, is_sampled
 from cassi.systems import System
 
-NETWORKS_ON_A_GPU = 4
+NETWORK_BATCH_SIZE = 4
 """Snapshots in a batch of a network, if `batch` is `auto`.
 
 A larger batch uses more of the GPU and more memory. If the memory is too small for a batch, each of
@@ -50,7 +50,7 @@ def batch_size(value: Any, network: bool, device: torch.device) -> int:
         return whole_number("batch", value, 1, 4096)
     # One snapshot keeps a processor busy with a solver, so a batch saves no time. Without a batch,
     # a snapshot also has the same bits, residuals and iterations as in a command of its own.
-    return NETWORKS_ON_A_GPU if network and device.type == "cuda" else 1
+    return NETWORK_BATCH_SIZE if network and device.type == "cuda" else 1
 
 
 def recover_batch(
@@ -68,8 +68,8 @@ def recover_batch(
             yield files, prepared_pair
             continue
         snapshot, method = prepared_pair
-        # For some cameras, such as that of a video, `prepare` replaces the method by another one.
-        # The other method has no warm start, so it stays as it is.
+        # For the camera of a video, `prepare` replaces the method by a method for video frames.
+        # That method has no warm start, so the sequence does not use `following` for it.
         if following is not None and without_grid(method) is following.method:
             method = with_grid_of(method, following)
         group = next((g for g in groups if _can_share(g[0][1], snapshot, method)), None)

@@ -315,8 +315,15 @@ def join_block(
         seam = own_values.narrow(scene.axis, 0, 2 * blend)
         weight = _seam_weights(2 * blend, seam).unsqueeze(-1 if scene.axis == -2 else 0)
         seam.copy_(torch.lerp(torch.from_numpy(tail).to(seam), seam, weight))
-    misfit = scene.misfit(own_values[: scene.system.cube_shape[0]].to(scene.y.device), start)
-    record = {"block": index, "lines": [start, stop], "misfit": misfit, **solved_block.record}
+    squared_residual = scene.squared_residual(
+        own_values[: scene.system.cube_shape[0]].to(scene.y.device), start
+    )
+    record = {
+        "block": index,
+        "lines": [start, stop],
+        "misfit": squared_residual,
+        **solved_block.record,
+    }
     return record, own_values.numpy(), next_tail
 
 

@@ -43,7 +43,7 @@ def describe(settings: Reconstruct, recipe: Recipe, output_folder: str) -> list[
 
     Args:
         settings: settings of the command.
-        recipe: makes the method that the settings name.
+        recipe: recipe of the method that the settings name.
         output_folder: folder into which the command would write, as the user gave it.
     """
     n_snapshots = 1

@@ -132,8 +132,8 @@ def _is_done(root: Path, record: Json | None, key: str) -> bool:
         return False
     path, files = root / record["path"], record["files"]
     try:
-        # The time of change of a folder changes when a file is added or removed. So one system call
-        # for the folder replaces one for each of its files.
+        # A folder gets a new time of change when a file is added or removed. So one system call for
+        # the folder is enough, and its files need none.
         if path.stat().st_mtime_ns == record["changed"]:
             return True
         return bool(files) and all(size_of(path / name) == files[name] for name in files)
@@ -184,7 +184,7 @@ def _prepare_store(
 ) -> CubeStore | None:
     """Make the store that `output.cube` names, or return None if it names a file.
 
-    Shape and wavelengths of its cubes are those of the first snapshot that can be read.
+    The cubes of the store have the shape and wavelengths of the first snapshot that can be read.
     """
     path = root / settings.output.cube
     if path.suffix != ".zarr" or settings.memory_budget is not None:

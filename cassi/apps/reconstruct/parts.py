@@ -60,14 +60,14 @@ class Parts:
         lines, all_lines = slice(start, stop), slice(None)
         return (lines, all_lines) if self.axis == -2 else (all_lines, lines)
 
-    def misfit(self, x: Tensor, start: int) -> float:
+    def squared_residual(self, x: Tensor, start: int) -> float:
         """Return ‖y − Ax‖² for the lines of a cube `(C, H', W')` that begin at start."""
         y, camera = self.part(start, start + x.shape[self.axis])
         camera = measuring_camera(camera, self.reconstructor)
         return float((y - camera(x[None])).double().square().sum())
 
     def probe(self, lines: int) -> Probe:
-        """Estimate from the brightest lines what the error bars of every block need."""
+        """Estimate the numbers that the error bars of all blocks need, from the brightest lines."""
         y, camera = cut_brightest_lines(
             zero_bad_pixels(self.y, self.system), self.system, min(lines, _MAX_PROBE_ROWS)
         )

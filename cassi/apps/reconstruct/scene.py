@@ -196,7 +196,7 @@ def summarize(snapshot: Snapshot, records: list[Json], plan: Json) -> Json:
     """Collect the numbers of metrics.json from the records of the blocks."""
     y = snapshot.y
     # Σ ‖y − Ax‖² over the blocks, because the cube of the whole scene is never in memory.
-    misfit = sum(record["misfit"] for record in records)
+    squared_residual = sum(record["misfit"] for record in records)
     device = y.device
     return {
         **{
@@ -205,7 +205,7 @@ def summarize(snapshot: Snapshot, records: list[Json], plan: Json) -> Json:
         },
         "iterations": max(len(record["history"]) for record in records),
         "stopped_by": ", ".join(sorted({record["reason"] for record in records})),
-        "relative_residual": (misfit / float(y.double().square().sum())) ** 0.5,
+        "relative_residual": (squared_residual / float(y.double().square().sum())) ** 0.5,
         "cube_shape": list(snapshot.camera.system.cube_shape),
         "measurement_shape": list(snapshot.camera.system.measurement_shape),
         "halo": plan["halo"],
@@ -259,47 +259,50 @@ def score_bands(cube: Readable, truth: Readable, level: float | None = None) -> 
     if level is None:
         level = score_level(max(float(read(truth, band).max()) for band in bands))
     rows: dict[str, list[Scores]] = {name: [] for name in metrics.list_presets()}
-    tops = []
+    band_maxima = []
     for band in bands:
         x, t = (torch.from_numpy(read(c, band)) / level for c in (cube, truth))
-        tops.append(t.max())
+        band_maxima.append(t.max())
         for name, scores in evaluate_all(x, t, with_user_metrics=False).items():
             rows[name].append(scores)
     angle = _spectral_angle(cube, truth)
-    return {name: _join_bands(name, scores, tops, angle) for name, scores in rows.items()}
+    return {name: _join_bands(name, scores, band_maxima, angle) for name, scores in rows.items()}
 
 
-def _join_bands(name: str, bands: list[Scores], tops: list[Tensor], angle: float) -> Scores:
+def _join_bands(name: str, bands: list[Scores], band_maxima: list[Tensor], angle: float) -> Scores:
     """Return the scores of a cube from the scores of its bands.
 
     Args:
         name: name of the preset.
         bands: scores of each band alone.
-        tops: the largest value of each band of the truth.
+        band_maxima: the largest value of each band of the truth.
         angle: SAM of the cube, degrees.
     """
     preset = metrics.get_preset(name)
     # A dark band that is recovered exactly has an infinite PSNR. The mean leaves such bands out,
     # unless all bands are of this kind; `metrics.psnr` does the same.
     is_lit = [
-        not (top == 0 and score["psnr"] == math.inf) for score, top in zip(bands, tops, strict=True)
+        not (top == 0 and score["psnr"] == math.inf)
+        for score, top in zip(bands, band_maxima, strict=True)
     ]
     is_counted = is_lit if any(is_lit) else [True] * len(is_lit)
     counted_bands = list(itertools.compress(bands, is_counted))
-    levels = [score["psnr"] for score in counted_bands if score["psnr"] is not None]
+    psnr_values = [score["psnr"] for score in counted_bands if score["psnr"] is not None]
     if preset.peak is None:
         # Each band was scored against its own maximum; the cube is scored against the largest one.
-        peaks = [float(preset.prepare(t.double())) for t in itertools.compress(tops, is_counted)]
+        peaks = [
+            float(preset.prepare(t.double())) for t in itertools.compress(band_maxima, is_counted)
+        ]
         largest_peak = max(peaks)
-        levels = [
+        psnr_values = [
             value + 20 * math.log10(largest_peak / peak)
-            for value, peak in zip(levels, peaks, strict=True)
+            for value, peak in zip(psnr_values, peaks, strict=True)
         ]
     if preset.pool_bands:
         # The lower bound keeps the logarithm finite if every band is recovered exactly.
-        psnr = -10 * math.log10(max(_mean([10 ** (-level / 10) for level in levels]), 1e-300))
+        psnr = -10 * math.log10(max(_mean([10 ** (-value / 10) for value in psnr_values]), 1e-300))
     else:
-        psnr = _mean(levels)
+        psnr = _mean(psnr_values)
     ssim_values = [score["ssim"] for score in bands]
     defined_ssim = [value for value in ssim_values if value is not None]
     return {

@@ -1,4 +1,4 @@
-"""List the snapshots that a command reconstructs: those of a folder or of a file pattern."""
+"""List the snapshots that a command reconstructs: the files of a folder or of a pattern."""
 
 import glob
 import itertools
@@ -157,8 +157,8 @@ def _match_truths(value: Any, files: Sequence[Path]) -> tuple[list[str | None], 
         return [None if value is None else str(value)] * len(files), []
     cubes, notes = _list_files("truth", value, set())
     _check_different("truth", [cube.stem for cube in cubes])
-    by_stem = {cube.stem: str(cube) for cube in cubes}
-    truths = [by_stem.get(file.stem) for file in files]
+    path_by_stem = {cube.stem: str(cube) for cube in cubes}
+    truths = [path_by_stem.get(file.stem) for file in files]
     absent = [file.stem for file, truth in zip(files, truths, strict=True) if truth is None]
     if len(absent) == len(files):
         raise FileNotFoundError(

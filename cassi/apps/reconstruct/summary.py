@@ -49,7 +49,7 @@ def write_summary(
 
     Args:
         root: folder of the results.
-        records: of all snapshots, by name.
+        records: records of the snapshots, by name.
         keys: the fingerprint that a valid record of each snapshot has.
         share_snapshots: the snapshots of this command's share.
         is_multirun: this command is one of several jobs, and must not end the process.

@@ -55,7 +55,7 @@ def settings_of_file(path: Path) -> Reconstruct:
         ValueError: the config cannot be composed.
     """
     store_parts()
-    with config_errors(), _own_search(GlobalHydra.instance(), path.parent):
+    with config_errors(), _search_own_configs(GlobalHydra.instance(), path.parent):
         config = compose(path.stem, ["hydra.searchpath=[pkg://cassi.conf]"])
         settings: Reconstruct = read_settings(config, Reconstruct)
         return settings
@@ -67,17 +67,19 @@ def config_search() -> Any:
     # Inside a command, Hydra is already set up with the config folders of the user. Elsewhere,
     # Hydra is not set up, or set up for another program.
     hydra = GlobalHydra.instance()
-    if hydra.is_initialized() and any(source.path == "cassi.conf" for source in _sources(hydra)):
+    if hydra.is_initialized() and any(
+        source.path == "cassi.conf" for source in _list_sources(hydra)
+    ):
         return nullcontext()
-    return _own_search(hydra)
+    return _search_own_configs(hydra)
 
 
-def _sources(hydra: GlobalHydra) -> list[Any]:
+def _list_sources(hydra: GlobalHydra) -> list[Any]:
     return list(hydra.config_loader().get_sources())
 
 
 @contextmanager
-def _own_search(hydra: GlobalHydra, folder: Path | None = None) -> Iterator[None]:
+def _search_own_configs(hydra: GlobalHydra, folder: Path | None = None) -> Iterator[None]:
     """Search in the configs of this package, or in a folder alone; restore Hydra at the end."""
     with _SEARCH_LOCK:
         other_hydra, hydra.hydra = hydra.hydra, None
@@ -104,7 +106,9 @@ def list_search_folders() -> tuple[str, ...]:
     if not hydra.is_initialized():
         return ()
     return tuple(
-        str(Path(source.path).resolve()) for source in _sources(hydra) if source.scheme() == "file"
+        str(Path(source.path).resolve())
+        for source in _list_sources(hydra)
+        if source.scheme() == "file"
     )
 
 
@@ -127,11 +131,11 @@ def store_parts() -> None:
             if resources.files("cassi.conf").joinpath(group, f"{name}.yaml").is_file():
                 raise ValueError(f"register_{kind}: the name {name!r} is taken by {group}={name}")
             node = node_of(kind, name)
-            node = _data_node(name, node) if kind == "dataset" else node
+            node = _make_data_node(name, node) if kind == "dataset" else node
             store.store(group=group, name=name, node=node, provider="cassi.plugins")
 
 
-def _data_node(name: str, source: Node) -> Node:
+def _make_data_node(name: str, source: Node) -> Node:
     """Return the config of a data set that a plugin registers, with the bundled mask."""
     wavelengths = parts("dataset")[name].properties["wavelengths"]
     node = {
@@ -195,7 +199,7 @@ def _is_option_for(group: str, option: str, training: bool) -> bool:
     if group == "data" and training:
         return any(
             "_simulated" in (source.load_config(f"data/{option}").config.get("defaults") or ())
-            for source in _sources(GlobalHydra.instance())
+            for source in _list_sources(GlobalHydra.instance())
             if source.available() and source.is_config(f"data/{option}")
         )
     return True

@@ -26,7 +26,7 @@ def identity_of(settings: Reconstruct, bands: int, device: torch.device) -> Node
     solver = {
         "solver": settings.solver,
         "prior": _resolve_precision(settings.prior, auto_precision),
-        **_own_files(),
+        **_find_plugin_files(),
     }
     if settings.model is None:
         return name_weights(solver)
@@ -34,7 +34,7 @@ def identity_of(settings: Reconstruct, bands: int, device: torch.device) -> Node
     network_identity |= (
         {"auto": auto_precision} if settings.model.get("name") in list_models(shipped=True) else {}
     )
-    network_identity |= solver if has_start(settings) else _own_files()
+    network_identity |= solver if has_start(settings) else _find_plugin_files()
     return name_weights({"model": settings.model, **network_identity})
 
 
@@ -65,10 +65,10 @@ def fingerprint_settings(settings: Any, on: str = "files") -> str:
 
     A file counts by its name, size and time of change. `on` is as for `influence`.
     """
-    return fingerprint(name_weights(influence(settings, on) | _own_files()))
+    return fingerprint(name_weights(influence(settings, on) | _find_plugin_files()))
 
 
-def _own_files() -> dict[str, list[str]]:
+def _find_plugin_files() -> dict[str, list[str]]:
     """Return the files of plugins, on which all results may depend; an empty dict without any."""
     files = plugin_files()
     return {"plugins": files} if files else {}

@@ -29,7 +29,7 @@ def parse_item(item: Any, setting: str = "reconstructors") -> Node:
     if isinstance(item, str):
         networks, methods = list_models(), list_methods()
         if item.endswith(FILE_SUFFIX) or item in networks:
-            return {"name": _short_name(item), "model": item}
+            return {"name": _shorten_name(item), "model": item}
         if item not in methods:
             hint = did_you_mean(item, [*methods, *networks]) or f"; there is {', '.join(methods)}"
             raise ValueError(f"{setting}: no method, network or {FILE_SUFFIX} file {item!r}{hint}")
@@ -43,7 +43,7 @@ def parse_item(item: Any, setting: str = "reconstructors") -> Node:
             f"reconstructors: expected a name, or a mapping with method or model, got {item!r}"
         )
     method_or_model = item.get("method", item.get("model"))
-    return {**item, "name": str(item.get("name") or _short_name(str(method_or_model)))}
+    return {**item, "name": str(item.get("name") or _shorten_name(str(method_or_model)))}
 
 
 def settings_named(item: Any) -> Reconstruct:
@@ -53,11 +53,11 @@ def settings_named(item: Any) -> Reconstruct:
     # may change, so nothing is cached.
     if GlobalHydra.instance().is_initialized() or not isinstance(item, str | dict):
         return settings_of(parse_item(item))
-    return _settings_once(json.dumps(item, default=str))
+    return _compose_once(json.dumps(item, default=str))
 
 
 @lru_cache
-def _settings_once(item: str) -> Reconstruct:
+def _compose_once(item: str) -> Reconstruct:
     return settings_of(parse_item(json.loads(item)))
 
 
@@ -103,7 +103,7 @@ def settings_of(
     return settings
 
 
-def _short_name(item: str) -> str:
+def _shorten_name(item: str) -> str:
     path = Path(item)
     if path.suffix != FILE_SUFFIX:
         return item

@@ -85,7 +85,7 @@ class Recipe:
         if self._method is not None:
             return self._method, None
         if bands not in self._networks:
-            torch.manual_seed(self.settings.seed)  # random weights are those of the seed
+            torch.manual_seed(self.settings.seed)  # random weights depend on the seed
             network, card = build_network(self.settings.model, bands)
             prepared_network = prepare(network, self.settings.refine, self.settings.precision)
             self._networks[bands] = prepared_network.to(self.device), card
@@ -170,7 +170,7 @@ def _build_start(name: Any, noise: Any) -> Reconstructor:
 class NamedNetwork:
     """A network as a part of a method; it is made for the bands and device of a measurement."""
 
-    # The halo is that of networks, see `cassi.models.inference`.
+    # All networks have this halo, see `cassi.models.inference`.
     iterations, halo, shares_batch, network = 1, 96, False, None
 
     def __init__(self, settings: Reconstruct, recipe: Recipe) -> None:

@@ -60,7 +60,7 @@ _CLASHES = {
 }
 # Advice for two settings that exclude each other.
 _CLASH_ADVICE = {
-    "sequence": "each snapshot starts from the cube of the one before; leave one of them out",
+    "sequence": "each snapshot starts from the cube of the snapshot before; leave one setting out",
     "calibrate": "run cassi-calibrate, and give the camera that it writes: camera=DIR/camera.yaml",
 }
 
@@ -94,8 +94,8 @@ class Common:
         if values.get("noise") is not None:
             check_described("noise", values["noise"])
         mask = values.get("mask")
-        files = isinstance(mask, list) and all(isinstance(file, str) for file in mask)
-        if isinstance(mask, dict | list) and not files:
+        is_file_list = isinstance(mask, list) and all(isinstance(file, str) for file in mask)
+        if isinstance(mask, dict | list) and not is_file_list:
             check_described("mask", mask)
         model = values.get("model")
         # A network may only be a registered one: a node with a class could build anything.
@@ -158,7 +158,7 @@ class Snapshots(Common):
     device: str = field(metadata=NO_INFLUENCE)
     camera: str | None = field(
         default=None, metadata=NO_INFLUENCE
-    )  # its values stand in the others
+    )  # the other settings have its values
     scene: str | None = field(default=None, metadata=NO_INFLUENCE)  # for ${scene} in experiments
 
     def __post_init__(self) -> None:
@@ -225,8 +225,9 @@ class Reconstruct(Snapshots, Sharing):
         if self.output.unit is not None and self.response is None:
             raise ValueError(
                 f"output.unit: expected response=FILE with {self.output.unit}: the response of the "
-                "camera to white, band by band; or response={white: FILE}, a frame of a white surface; or "
-                "response={patch: [top, left, height, width]}, a white patch in the scene"
+                "camera to white, band by band; or response={white: FILE}, a frame of a white "
+                "surface; or response={patch: [top, left, height, width]}, a white patch in the "
+                "scene"
             )
         if self.heldout is not None:
             check_share(self.heldout)
@@ -251,7 +252,7 @@ class Reconstruct(Snapshots, Sharing):
             ]
             if values[name] not in (None, False) and clashing_names:
                 neutral = "false" if values[name] is True else "null"
-                advice = _CLASH_ADVICE.get(name, "leave one of them out")
+                advice = _CLASH_ADVICE.get(name, "leave one setting out")
                 raise ValueError(f"{name}: expected {neutral} with {clashing_names[0]}; {advice}")
 
 
@@ -309,7 +310,7 @@ class Evaluate(Sharing):
     data: Data
     camera: str | None = field(
         default=None, metadata=NO_INFLUENCE
-    )  # its values stand in the others
+    )  # the other settings have its values
     system: Node
     noise: Node = None
     twin: Twin | None = None
@@ -351,7 +352,7 @@ class Train(Common):
     data: Data
     camera: str | None = field(
         default=None, metadata=NO_INFLUENCE
-    )  # its values stand in the others
+    )  # the other settings have its values
     noise: Node = None  # data.simulator refers to it
     optimizer: Node
     scheduler: Node = None

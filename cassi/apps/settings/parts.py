@@ -18,7 +18,7 @@ CLUSTERS = ("local", "slurm", "pbs", "lsf", "sge", "oar", "htcondor", "moab")
 UNITS = ("reflectance", "radiance")
 """Units in which a cube may be written."""
 BANDS = ("wavelengths", "dispersion")
-"""Bands of a cube: those of the camera, or the spectral grid on which it was computed."""
+"""Bands of a cube: the bands of the camera, or the spectral grid on which it was computed."""
 NO_INFLUENCE = {"changes": "nothing"}
 """Metadata of a field that changes no result: results with another value count as finished."""
 FILES_ONLY = {"changes": "files"}
@@ -235,7 +235,7 @@ class Data:
 
     @property
     def given_wavelengths(self) -> Wavelengths:
-        """Wavelengths to which cubes are interpolated, nm; None keeps those of the files."""
+        """Wavelengths to which cubes are interpolated, nm. None keeps the files' own."""
         return None if self.wavelengths is None else tuple(map(float, self.wavelengths))
 
 

@@ -32,7 +32,7 @@ def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[
     if absent := {"seed", "paths"} - set(map(str, config)):
         raise ValueError(
             f"no config value {min(absent)!r}; a config of your own begins with "
-            f"defaults: [{kind.__name__.lower()}, _self_]; a camera's file is given by camera=FILE"
+            f"defaults: [{kind.__name__.lower()}, _self_]; give a camera's file by camera=FILE"
         )
     # Earlier versions had this value. OmegaConf's own message would not name the new setting.
     if config.get("calibrate") == "auto":
@@ -42,7 +42,7 @@ def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[
     # Checked before the merge, in which a default of the class would replace a missing value.
     _check_missing(kind, config)
     try:
-        merged_config = OmegaConf.merge(OmegaConf.structured(_schema(kind)), config)
+        merged_config = OmegaConf.merge(OmegaConf.structured(_make_schema(kind)), config)
     except (ConfigKeyError, ConfigAttributeError) as error:
         raise ValueError(unknown_key(error)) from error
     _check_missing(kind, merged_config)
@@ -82,25 +82,29 @@ def influence(settings: Any, on: str = "files") -> dict[str, Any]:
 
 
 @functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
+def _read_hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
 @functools.cache
-def _schema(kind: Any) -> Any:
+def _make_schema(kind: Any) -> Any:
     """Return a copy of a class of settings that is not frozen."""
     # OmegaConf checks keys and types by merging a config into a class, which must not be frozen.
     entries = []
     for entry in fields(kind):
-        hint = _hints(kind)[entry.name]
-        if (nested_class := _settings_class(hint)) is not None:
-            hint = _schema(nested_class) if hint is nested_class else _schema(nested_class) | None
+        hint = _read_hints(kind)[entry.name]
+        if (nested_class := _find_settings_class(hint)) is not None:
+            hint = (
+                _make_schema(nested_class)
+                if hint is nested_class
+                else _make_schema(nested_class) | None
+            )
         default = {name: getattr(entry, name) for name in ("default", "default_factory")}
         entries.append((entry.name, hint, field(**default)))
     return make_dataclass(kind.__name__, entries, kw_only=True)
 
 
-def _settings_class(hint: Any) -> Any:
+def _find_settings_class(hint: Any) -> Any:
     """Return the class of settings that a type hint names, alone or beside None."""
     options = get_args(hint) or (hint,)
     return next((option for option in options if is_dataclass(option)), None)
@@ -121,22 +125,22 @@ def _check_missing(kind: Any, config: Any, prefix: str = "") -> None:
     Values inside a node are checked when its object is built.
     """
     for key in map(str, config):
-        if key in _hints(kind) and OmegaConf.is_missing(config, key):
+        if key in _read_hints(kind) and OmegaConf.is_missing(config, key):
             if f"{prefix}{key}" == "data.root":
                 raise ValueError(
                     "data.root: expected a folder of cubes, got none; give data.root=DIR, or "
                     "data.root=null data.measurements=DIR to evaluate on measurements"
                 )
             raise ValueError(f"config: {prefix}{key} has no value; give it one, {prefix}{key}=…")
-        nested_class = _settings_class(_hints(kind).get(key))
+        nested_class = _find_settings_class(_read_hints(kind).get(key))
         if nested_class is not None and isinstance(config[key], DictConfig):
             _check_missing(nested_class, config[key], f"{prefix}{key}.")
 
 
 def _fill(kind: Any, values: Any) -> Any:
     arguments = {}
-    for name, hint in _hints(kind).items():
-        value, nested_class = values[name], _settings_class(hint)
+    for name, hint in _read_hints(kind).items():
+        value, nested_class = values[name], _find_settings_class(hint)
         arguments[name] = (
             value if nested_class is None or value is None else _fill(nested_class, value)
         )

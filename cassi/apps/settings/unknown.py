@@ -39,7 +39,7 @@ MOVED_SETTINGS = {
 }
 """Settings and options of groups that have moved, each with a hint on its new name."""
 _COMMANDS = (Export, Camera, Calibrate, Evaluate, Train)
-_OF_COMMANDS = {entry.name for command in _COMMANDS for entry in fields(command)}
+_COMMAND_SETTINGS = {entry.name for command in _COMMANDS for entry in fields(command)}
 
 
 def moved_hint(key: str) -> str | None:
@@ -61,7 +61,7 @@ def unknown_key(error: Any) -> str:
     alternatives = (
         f"; there is {', '.join(sibling_keys)}" if prefix else "; names of your own go under vars:"
     )
-    if not prefix and key in _OF_COMMANDS:
+    if not prefix and key in _COMMAND_SETTINGS:
         return (
             f"no config value {key!r} of this command, another command has it; does the config "
             "begin with the defaults of another command? A file for camera=FILE fits all commands"

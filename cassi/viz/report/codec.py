@@ -15,9 +15,9 @@ BYTES_PER_PIXEL = 2.6
 MAX_PIXELS = 400 * 400
 
 
-def block_size(height: int, width: int, most_pixels: int = MAX_PIXELS) -> int:
+def block_size(height: int, width: int, max_pixels: int = MAX_PIXELS) -> int:
     """Return the side of the blocks that a cube of this size is averaged over; 1 for no blocks."""
-    return max(1, int(np.ceil(np.sqrt(height * width / most_pixels))))
+    return max(1, int(np.ceil(np.sqrt(height * width / max_pixels))))
 
 
 def compress(
@@ -104,7 +104,7 @@ def _encode_plane(plane: np.ndarray, step: float) -> tuple[float, float, bytes]:
 
 
 def _round_digits(values: np.ndarray) -> np.ndarray:
-    """Round to six digits of the largest value; JSON then holds exactly what packing used."""
+    """Round to six digits of the largest value, so that JSON holds exactly the packed values."""
     largest = float(np.abs(values).max())
     digits = 6 - int(np.ceil(np.log10(largest))) if largest > 0 else 6
     return np.round(values.astype(np.float64), digits)

@@ -136,7 +136,7 @@ def make_report(
         wavelengths: (C,), nm, increasing, of all scenes; None numbers the bands.
         title: title of the page.
         preset: the metric preset of PSNR and SSIM, named under the table.
-        illuminant: as for `srgb`: the light on a cube of reflectances, or None for radiance.
+        illuminant: light on a cube of reflectances, or None for radiance; see `srgb`.
         warnings: lines to show above the pictures.
         note: a line on the camera check, above the pictures too.
         unit: unit of the cubes.
@@ -180,7 +180,7 @@ def _fill_page(fields: Mapping[str, str]) -> str:
     scripts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS]
     style = (folder / "style.css").read_text(encoding="utf-8")
     page = (folder / "page.html").read_text(encoding="utf-8")
-    common = {"style": style, "script": "\n".join(scripts), "plotly": _plotly()}
+    common = {"style": style, "script": "\n".join(scripts), "plotly": _read_plotly()}
     # The report's own texts are filled in last. A mark in them, such as <!--script-->, then stays.
     for key, text in {**common, **fields}.items():
         page = page.replace(f"<!--{key}-->", text)
@@ -225,12 +225,12 @@ def _pack_bars(
 
 def _pack_metrics(metrics: Mapping[str, Mapping[str, float | None]]) -> list[list[object]]:
     return [
-        [method, [[key, _finite(value)] for key, value in values.items()]]
+        [method, [[key, _finite_or_none(value)] for key, value in values.items()]]
         for method, values in metrics.items()
     ]
 
 
-def _finite(value: float | None) -> float | None:
+def _finite_or_none(value: float | None) -> float | None:
     # JSON has no NaN and no infinity.
     return None if value is None or not math.isfinite(value) else float(value)
 
@@ -241,6 +241,6 @@ def _inline(content: bytes) -> str:
 
 
 @lru_cache(maxsize=1)
-def _plotly() -> str:
+def _read_plotly() -> str:
     """Return plotly.js 4.1.1 (MIT, plotly.LICENSE.txt) as base64 of gzip, 2 MB in place of 4.8."""
     return base64.b64encode(Path(__file__).with_name("plotly.min.js.gz").read_bytes()).decode()

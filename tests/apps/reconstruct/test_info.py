@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import cassi
-from cassi.apps.arguments import asks_for_info, write_nothing
+from cassi.apps.arguments import asks_for_info, suppress_output
 from cassi.apps.reconstruct.info import estimate, name_method
 from cassi.pipeline.snapshot import Camera, Snapshot
 from cassi.solvers import Function
@@ -52,7 +52,7 @@ def test_a_word_of_hydra_is_hydras():
     assert asks_for_info(["--info", "a=1"], known)
     assert not asks_for_info(["--info", "plugins"], known)
     assert not asks_for_info(["a=1"], known)
-    arguments, into = write_nothing(["--info", "a=1", "hydra.run.dir=x"])
+    arguments, into = suppress_output(["--info", "a=1", "hydra.run.dir=x"])
     assert into == "x"
     assert arguments == ["a=1", "hydra.run.dir=.", "hydra.output_subdir=null"]
 
