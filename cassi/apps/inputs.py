@@ -41,13 +41,8 @@ def load_snapshot(
 ) -> Snapshot:
     """Read and check the files that settings name, and make a snapshot of them.
 
-    If the frame has bad pixels, the camera of the snapshot is a `systems.Weighted`.
-
-    Args:
-        settings: settings of a command that reads snapshots.
-        device: device of measurement and camera.
-        bands: number of bands of a network, which counts if the settings state no number.
-        files_by_role: files that were read already, by their roles, such as "mask".
+    `bands` is the number of bands of a network, which counts if the settings state none. The files
+    of `files_by_role` were read already. With bad pixels the camera is a `systems.Weighted`.
 
     Raises:
         OSError: a file cannot be read.
@@ -96,9 +91,7 @@ def load_snapshot(
     level = 1.0 if truth is None else score_level(truth.data.max().item(), truth.counts)
     if level != 1:
         notes.append(f"truth: scores are those of truth and cube over its maximum, {level:.6g}")
-    named_camera = Camera(
-        system, wavelengths, _find_wavelength_errors(settings, system, wavelengths)
-    )
+    named_camera = Camera(system, wavelengths, _find_nm_errors(settings, system, wavelengths))
     return Snapshot(y, named_camera, cube, level, frame.corrections, tuple(notes))
 
 
@@ -188,7 +181,7 @@ def adapt_camera_to_frame(
     return system
 
 
-def _find_wavelength_errors(
+def _find_nm_errors(
     settings: Snapshots, system: System, wavelengths: tuple[float, ...] | None
 ) -> tuple[float, ...] | None:
     """Return the standard errors of the wavelengths, nm, as the user states them, or estimated."""

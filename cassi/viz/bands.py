@@ -81,8 +81,7 @@ def save_bands(
         wavelengths: (C,), nm, increasing; None numbers the bands and leaves them grey.
         truth: (C, H, W), on the cube's scale, or None.
         measurement: (K, H', W') or (H', W'), or None. The first shot is shown.
-        count: number of bands to show, evenly spaced. None shows 8 with the truth. Without it, None
-            shows all bands, or 28 if there are more than 32.
+        count: number of bands to show. None shows 8 beside the truth, else all, or 28 of over 32.
         unit: unit of the cube, written beside its scale.
         errors: standard errors of the wavelengths, nm, if known; written above the bands.
 

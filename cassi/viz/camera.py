@@ -39,23 +39,21 @@ def save_camera(
         mask: the mask `(H, W)`.
         spans: first and last pixel of each band along the dispersion, on the detector.
         axis: axis of the dispersion: -1 for columns, -2 for rows.
-        wavelengths: wavelengths of the bands, nm, for the colours. None draws the colours of 450 to
-            650 nm.
+        wavelengths: wavelengths of the bands, nm. None draws them in the colours of 450 to 650 nm.
     """
     values = np.asarray(frame, np.float32)
     band_nm = np.linspace(450, 650, len(spans)) if wavelengths is None else wavelengths
     colors = band_colors(band_nm, len(spans)) ** (1 / 2.2)
-    height, width = values.shape
-    is_along_columns = axis == -1
-    length, breadth = (width, height) if is_along_columns else (height, width)
+    (height, width), is_horizontal = values.shape, axis == -1
+    length, breadth = (width, height) if is_horizontal else (height, width)
     low, high = min(0, *(a for a, _ in spans)) - 0.5, max(length, *(b for _, b in spans)) + 0.5
     # The frame takes the whole page along the dispersion. Across the dispersion, it has the size
     # that its proportions ask for, within limits. The chart of the bands is below or beside the
     # frame.
-    min_inches = 0.8 if is_along_columns else _MIN_FRAME_INCHES
+    min_inches = 0.8 if is_horizontal else _MIN_FRAME_INCHES
     breadth_inches = min(max(6.0 * breadth / (high - low), min_inches), 5.0)
     ratios = (breadth_inches, 1.4)
-    if is_along_columns:
+    if is_horizontal:
         figure = make_figure(6.4, breadth_inches + 2.0)
         picture, chart = figure.subplots(2, 1, sharex=True, height_ratios=ratios)
         draw_line, draw_border = picture.axvline, chart.axvline
@@ -68,7 +66,7 @@ def save_camera(
     _draw_frame(picture, values)
     middle = len(spans) // 2
     first, last = spans[middle]
-    extent = (first, last, height, 0) if is_along_columns else (0, width, last, first)
+    extent = (first, last, height, 0) if is_horizontal else (0, width, last, first)
     tint = _tint(np.asarray(mask, np.float32), colors[middle])
     # Nearest-neighbour interpolation keeps the pixels of the mask as sharp squares.
     picture.imshow(tint, extent=extent, aspect="auto", interpolation="nearest")
@@ -79,7 +77,7 @@ def save_camera(
         draw_bar(band + 1, end - begin, 0.8, **{start_key: begin}, color=colors[band])
     for edge in (0, length):
         draw_border(edge, color=INK, lw=0.8, ls="--")
-    _label(picture, chart, is_along_columns, (low, high))
+    _label(picture, chart, is_horizontal, (low, high))
     figure.suptitle(_TITLE, size=SMALL, color=INK)
     figure.tight_layout(pad=0.6)
     figure.savefig(Path(path), dpi=PAPER_DPI)
@@ -101,11 +99,11 @@ def _tint(mask: np.ndarray, color: np.ndarray) -> np.ndarray:
     return layer
 
 
-def _label(picture: Axes, chart: Axes, is_along_columns: bool, limits: tuple[float, float]) -> None:
+def _label(picture: Axes, chart: Axes, is_horizontal: bool, limits: tuple[float, float]) -> None:
     """Label both axes, and gives the chart the same pixel range as the frame."""
     tidy(chart)
     picture.tick_params(labelsize=SMALL, colors=INK, width=0.5, length=2)
-    if is_along_columns:
+    if is_horizontal:
         chart.set_xlim(limits)
         chart.invert_yaxis()
         label_integers(chart.yaxis)

@@ -80,10 +80,6 @@ def evaluate(settings: Evaluate, run: Run) -> float:
 
     Returns:
         The mean PSNR of the first reconstructor, dB, for sweeps.
-
-    Raises:
-        ValueError: the settings do not fit each other or the data set.
-        SystemExit: with status 1, if a run failed and this is no job of a multirun.
     """
     refuse_torchrun()
     metrics.get_preset(settings.preset)

@@ -146,16 +146,6 @@ def recover_together(
     Each result gets an equal part of the seconds. Its rows have no objective and no change, because
     the loop computes these two for the whole batch.
 
-    Args:
-        batch: snapshots with equal cameras, and measurements `(1, K, H', W')` of one shape.
-        reconstructor: reconstructs the measurements `(B, K, H', W')`.
-        seed: seed of the random numbers of the method.
-        heldout: fraction of the pixels to hold out, as in `reconstruct_and_judge`.
-        uncertainty: estimate the standard deviation of every value.
-
-    Returns:
-        One result per snapshot, in the same order.
-
     Raises:
         ValueError: one of the snapshots diverged.
     """
@@ -163,10 +153,7 @@ def recover_together(
     system = batch[0].camera.system
     y = torch.cat([snapshot.y for snapshot in batch])
     rows: list[list[Json]] = [[] for _ in batch]
-    truths = [
-        None if snapshot.truth is None else snapshot.truth.to(y.device) / snapshot.level
-        for snapshot in batch
-    ]
+    truths = [None if s.truth is None else s.truth.to(y.device) / s.level for s in batch]
     # The lower bound gives a frame of zeros the residual 0 rather than 0/0.
     norms = y.flatten(1).norm(dim=1).clamp_min(torch.finfo(y.dtype).tiny)
 

@@ -12,7 +12,7 @@ _UNITS |= {f"{unit}iB": 2 ** (10 * (k + 1)) for k, unit in enumerate("KMGT")}
 _UNITS |= {f"{unit}B": 10 ** (3 * (k + 1)) for k, unit in enumerate("kMGT")}
 # Memory of Python, torch and the other libraries.
 _PROCESS_BYTES = 384 * 2**20
-# Images of the measurement's size that every process holds: measurement, mask, the diagonal of AAᵀ,
+# Images of the measurement's size that every process holds: measurement, mask, the gram AAᵀ,
 # and the images that the statistics are estimated from.
 _MEASUREMENT_COPIES = 8
 # Blocks begin at multiples of this many rows. Networks also compute on coarser grids; a block that

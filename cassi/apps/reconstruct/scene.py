@@ -75,7 +75,7 @@ def finish(
     plan: Json,
     truth: Stack | None,
 ) -> float:
-    """Write the cube with tables and pictures: all files, or none after an error.
+    """Write the cube with tables and pictures, all or none; return the relative residual.
 
     Args:
         settings: settings of the command.
@@ -85,12 +85,6 @@ def finish(
         records: records of all blocks.
         plan: the plan of the blocks, as it is in the journal.
         truth: the truth in a file; None if it is in memory or not known.
-
-    Returns:
-        The relative residual.
-
-    Raises:
-        ValueError: the truth has another shape than the cube.
     """
     (stack, *bars), snapshot, camera = stacks, scene.snapshot, scene.snapshot.camera
     reference = truth if snapshot.truth is None else snapshot.truth[0]

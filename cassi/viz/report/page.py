@@ -51,13 +51,12 @@ def encode_scene(
         name: name of the scene.
         cubes: reconstruction (C, H, W) of each method, in the order of the page.
         truth: (C, H, W), on the cubes' scale, or None.
-        metrics: numbers of each method, by name; None or NaN for an unknown one. A method without
-            a cube, for example one that failed, is in the table only.
+        metrics: numbers of each method, by name. A method that failed has no cube, only numbers.
         bars: half width (C, H, W) of the interval around each value of a cube, for methods that
             have error bars. The page shades intervals around spectra, draws them as a map, and has
             a slider that hides uncertain pixels.
-        is_local: the page stays on this machine, so size does not matter: only cubes of more than
-            four million pixels are averaged, and the quantization step is never raised.
+        is_local: the page stays on this machine and may be large: the quantization step is never
+            raised, and only cubes of more than four million pixels are averaged.
 
     Returns:
         JSON, UTF-8.
