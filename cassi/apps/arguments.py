@@ -1,4 +1,4 @@
-"""Rewrite the arguments of a command into those that Hydra takes, and read values from them."""
+"""Rewrite the arguments of a command for Hydra, and read values from them."""
 
 import os
 import re
@@ -19,13 +19,16 @@ _HELP_FLAGS = {"--help", "--hydra-help", "--version", "--info", "--shell-complet
 _FLAGS_WITHOUT_VALUE = {"--resolve", "--run", "--multirun"} | _HELP_FLAGS
 INFO = "--info"
 HYDRA_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-"""Words after which `--info` is Hydra's own flag, which describes the config."""
+"""Words after `--info` that make it Hydra's own flag, which describes the config."""
 FILE_SUFFIX = ".safetensors"
 """Suffix of a network that a training exported."""
 QUOTES = ("'", '"')
 OLD_KEYS = {"photographed": "measured_mask"}
-"""Old and new names of settings, also in the file of a camera. An old name warns until 1.1."""
-# Values that every system has; others may be new in the node of a system.
+"""New names of settings by their old names, also in the file of a camera.
+
+An old name is accepted with a warning until version 1.1.
+"""
+# Keys that every system has. Other keys belong to one class, so a config may not have them yet.
 _GEOMETRY_KEYS = ("bands", "step", "axis", "offsets", "detector")
 
 
@@ -49,7 +52,7 @@ def arrange(arguments: list[str]) -> list[str]:
     """
     flags: list[str] = []
     options: list[str] = []
-    pending_flag = None  # the flag before, whose value may come now
+    pending_flag = None  # the flag whose value may be the next word
     for word in arguments:
         if pending_flag is not None and (pending_flag in _FLAGS_WITH_VALUE or word in HYDRA_INFO):
             flags.append(word)
@@ -60,7 +63,7 @@ def arrange(arguments: list[str]) -> list[str]:
             options.append(word)
             continue
         name, _, value = word.partition("=")
-        # Hydra takes any begin of a flag's name for the flag.
+        # Hydra accepts a flag's name that is cut short, such as --multi.
         is_flag = any(flag.startswith(name) for flag in _FLAGS_WITH_VALUE | _FLAGS_WITHOUT_VALUE)
         if name.startswith("--") and not is_flag:
             raise ValueError(f"expected key=value, got {word}; write {name[2:]}={value or 'VALUE'}")
@@ -73,20 +76,25 @@ def arrange(arguments: list[str]) -> list[str]:
 def spell(options: Iterable[str]) -> list[str]:
     """Return the options of a command in the form that Hydra takes.
 
-    - A `~` at the begin of a path becomes the home folder.
-    - `GROUP=null` leaves a group out.
+    - A `~` at the beginning of a path becomes the home folder.
+    - `GROUP=null` becomes `~GROUP`, which leaves a group out.
     - `model=FILE` becomes `model=file model.path=FILE`, `guide=FILE` becomes `guide.file=FILE`, and
       `camera=FILE` becomes `camera={file:FILE}`.
-    - Values inside of `system.offsets` and `monochromatic`, and with `camera=FILE` also those of
-      the system and the noise, get a `++`.
+    - Options for keys inside `system.offsets` and `monochromatic` get a `++`. With `camera=FILE`,
+      options for keys of the system and the noise get a `++` too.
+
+    Raises:
+        ValueError: `model=` has a file that is no exported network.
     """
     options = [_rename_key(option) for option in options]
     # Hydra refuses a key that the config does not have. These keys depend on the class of a curve,
-    # or on the file of the camera, which Hydra does not read; `++` allows them.
+    # or on the file of the camera, which Hydra does not read. `++` allows such keys.
     open_prefixes = ["system.offsets.", "monochromatic."]
     if any(option.startswith("camera=") for option in options):
         open_prefixes += ["system.", "noise."]
-    return [argument for option in options for argument in _spell(option, tuple(open_prefixes))]
+    return [
+        argument for option in options for argument in _spell_option(option, tuple(open_prefixes))
+    ]
 
 
 def _rename_key(option: str) -> str:
@@ -97,10 +105,10 @@ def _rename_key(option: str) -> str:
     return f"{OLD_KEYS[key]}={value}"
 
 
-def _spell(option: str, open_prefixes: tuple[str, ...]) -> list[str]:
+def _spell_option(option: str, open_prefixes: tuple[str, ...]) -> list[str]:
     key, equals, value = option.partition("=")
     if (path_text := value.strip("'\"")).startswith("~") and "," not in path_text:
-        # A shell does not replace `~` behind an equals sign.
+        # A shell does not replace `~` after an equals sign.
         value = quoted(os.path.expanduser(path_text))  # noqa: PTH111
         option = f"{key}={value}"
     if not equals:
@@ -150,7 +158,7 @@ def options_of(group: str) -> list[str]:
     return [name for name in names if not name.startswith("_") and "." not in name]
 
 
-def flag_values(arguments: Sequence[str], *flags: str) -> list[str]:
+def find_flag_values(arguments: Sequence[str], *flags: str) -> list[str]:
     """Return the values of flags in their order; "" for a flag without one."""
     values = []
     for word, following in zip(arguments, [*arguments, ""][1:], strict=True):
@@ -162,11 +170,11 @@ def flag_values(arguments: Sequence[str], *flags: str) -> list[str]:
 def config_folders(arguments: Sequence[str]) -> list[Path]:
     """Return the folders that `--config-dir` and `--config-path` name."""
     names = ("--config-dir", "-cd", "--config-path", "-cp")
-    return list(map(Path, flag_values(arguments, *names)))
+    return list(map(Path, find_flag_values(arguments, *names)))
 
 
 def read_plugin_options(arguments: Sequence[str]) -> list[str]:
-    """Return the plugins that the user names: on the command line, or in the config named there.
+    """Return the plugins that the user names on the command line, or else in the config of it.
 
     Raises:
         ValueError: the value is no list of files, or the config lies in the folder of a run.
@@ -175,15 +183,15 @@ def read_plugin_options(arguments: Sequence[str]) -> list[str]:
               if equals and key.lstrip("+~") == "plugins"]  # fmt: skip
     if values:
         try:
-            return _plugin_names(yaml.safe_load(values[-1]), "plugins")
+            return _check_plugin_names(yaml.safe_load(values[-1]), "plugins")
         except yaml.YAMLError:
             raise ValueError(f"plugins: expected [FILE.py,…], got {values[-1]!r}") from None
-    for file in named_configs(arguments, groups=False)[:1]:
+    for file in find_named_configs(arguments, groups=False)[:1]:
         try:
             config: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError):
-            return []  # Hydra says what is wrong with it
-        names = _plugin_names(
+            return []  # Hydra reads this file later, and its message says what is wrong
+        names = _check_plugin_names(
             config.get("plugins") if isinstance(config, dict) else None, str(file)
         )
         # A plugin is a program. The folder of a run may come from somebody else.
@@ -196,15 +204,17 @@ def read_plugin_options(arguments: Sequence[str]) -> list[str]:
     return []
 
 
-def named_configs(arguments: Sequence[str], groups: bool = True) -> list[Path]:
+def find_named_configs(arguments: Sequence[str], groups: bool = True) -> list[Path]:
     """Return the user's config files that a command line names.
 
-    With `groups` also those that options choose from a group, as `method=NAME`.
+    Args:
+        arguments: arguments of the command.
+        groups: also return the files that options choose from a group, as `method=NAME`.
     """
     choices = [
         word.lstrip("+").replace("=", "/", 1) for word in arguments if "=" in word and groups
     ]
-    names = [*flag_values(arguments, "--config-name", "-cn")[-1:], *choices]
+    names = [*find_flag_values(arguments, "--config-name", "-cn")[-1:], *choices]
     files = [
         folder / f"{name.removesuffix('.yaml')}.yaml"
         for folder in config_folders(arguments)
@@ -220,7 +230,7 @@ def lies_in_run_folder(config: Path) -> bool:
     return folder.name == ".hydra" or any((folder / name).exists() for name in run_files)
 
 
-def _plugin_names(value: Any, place: str) -> list[str]:
+def _check_plugin_names(value: Any, place: str) -> list[str]:
     if value is None:
         return []
     names = value if isinstance(value, list) else [value]
@@ -230,14 +240,14 @@ def _plugin_names(value: Any, place: str) -> list[str]:
 
 
 def asks_for_info(arguments: Sequence[str], hydra_words: Sequence[str]) -> bool:
-    """Tell whether the arguments have `--info` without a word of Hydra's after it."""
-    return any(word not in hydra_words for word in flag_values(arguments, INFO))
+    """Tell whether the arguments have `--info` and none of `hydra_words` after it."""
+    return any(word not in hydra_words for word in find_flag_values(arguments, INFO))
 
 
-def write_nothing(arguments: Sequence[str]) -> tuple[list[str], str]:
+def suppress_output(arguments: Sequence[str]) -> tuple[list[str], str]:
     """Return arguments with which Hydra writes no files, and the folder of the results.
 
-    `--info` runs the job with them; the folder is only printed.
+    The job of `--info` runs with these arguments and only prints the folder.
     """
     words = [word for word in arguments if word != INFO]
     folders = [word.partition("=")[2] for word in words if word.startswith("hydra.run.dir=")]

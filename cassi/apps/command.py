@@ -45,16 +45,16 @@ from cassi.threads import free_cores
 
 # Seconds between two lines on the progress of a long step.
 _PROGRESS_SECONDS = 3.0
-# Seconds until a signal is sent again that came at a bad moment; see `raise_terminated`.
+# Seconds after which a lost signal is sent again; see `raise_terminated`.
 _RESEND_SECONDS = 0.05
 WORKER_NUMBER_VARIABLE = "CASSI_WORKER"
-"""Environment variable: the number of this process among those of a command on its machine."""
+"""Environment variable with the number of this process among a command's processes on a machine."""
 
 EXIT_FAILURE = 1
 """Exit status if some results are missing and the others are finished."""
 EXIT_USAGE_ERROR = 2
 """Exit status after a mistake of the user, or an error of files, memory or other processes."""
-# As a shell does it, the status after a signal is 128 plus the number of the signal.
+# As in a shell, the status after a signal is 128 plus the number of the signal.
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 EXIT_OUTPUT_CLOSED = 141  # SIGPIPE: the program that read the output has ended
@@ -65,9 +65,9 @@ class Run:
     """One run of a command, beside its settings.
 
     Attributes:
-        folder: where results go, absolute.
-        is_multirun: this is one of several jobs; its failure must not end the others.
-        options: of the command line, for commands that continue this run later.
+        folder: absolute path of the folder of the results.
+        is_multirun: this run is one of several jobs, and its failure must not end the others.
+        options: options of the command line, for commands that continue this run later.
     """
 
     folder: Path
@@ -76,7 +76,7 @@ class Run:
 
 
 Job = Callable[[Any, Run], Any]
-"""(settings, run) → the number that a sweep minimises or maximises."""
+"""A function (settings, run) → the number that a sweep minimises or maximises."""
 
 
 def run_command(
@@ -84,14 +84,14 @@ def run_command(
 ) -> None:
     """Compose the config, run the job, and turn a user's mistake into one line and status 2.
 
-    A defect of the program shows its traceback; with `CASSI_DEBUG=1` a mistake does so too. A
-    defect of a plugin shows one line, and of the traceback the lines of the plugin alone.
+    A defect of the program shows its traceback. With `CASSI_DEBUG=1` a mistake also shows its
+    traceback. A defect of a plugin shows one line and the part of the traceback inside the plugin.
 
     Args:
-        name: of the command, `cassi-…`; the rest of it is the primary config in `cassi.conf`.
+        name: name of the command, `cassi-NAME`; NAME is also its primary config in `cassi.conf`.
         kind: class of its settings.
-        job: is called with the settings.
-        rewrite: turns the arguments of the command into those that Hydra gets.
+        job: function that is called with the settings.
+        rewrite: function that changes the arguments of the command before Hydra gets them.
     """
     distrust_current_folder()
     if "--version" in sys.argv[1:]:
@@ -129,7 +129,8 @@ def _run(
     except folders.FolderTaken as error:
         _fail(name, str(error), EXIT_USAGE_ERROR)
     except JobError as error:
-        # The job printed its error where it ran. That may be another machine, so it is said again.
+        # The job has printed its error where it ran. This may be another machine, so the error is
+        # printed here too.
         _fail(name, f"a job failed: {error}", EXIT_USAGE_ERROR)
     except UsageError as error:
         _fail(name, str(error), EXIT_USAGE_ERROR, error)
@@ -148,7 +149,8 @@ def _start_hydra(
         sys.argv[1:] = arrange(rewrite(sys.argv[1:]))
         if not any(option.startswith("-") for option in sys.argv[1:]):  # such as --help
             sandboxed_reader.start()
-        # Before the config is composed: it may name networks and priors that plugins register.
+        # Plugins are loaded before the config is composed, because a config may name networks and
+        # priors that plugins register.
         job.plugins = read_plugin_options(sys.argv[1:])
         load_plugins(job.plugins)
         store_parts()
@@ -156,7 +158,7 @@ def _start_hydra(
             decorate(job)()
         if _is_output_closed():
             _close_output()
-    except _PastHydra as carrier:
+    except _ErrorCarrier as carrier:
         raise carrier.error from carrier.error.__cause__
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _is_output_closed():
@@ -167,7 +169,7 @@ def _start_hydra(
 
 
 def _check_text(*texts: str) -> None:
-    """Raise ValueError where a text cannot be written into a config, which is UTF-8."""
+    """Raise ValueError if a text cannot be written into a config, which is UTF-8."""
     for text in texts:
         try:
             text.encode()
@@ -177,7 +179,7 @@ def _check_text(*texts: str) -> None:
             ) from None
 
 
-class _PastHydra(BaseException):
+class _ErrorCarrier(BaseException):
     """Carries an error of the job past Hydra, which prints its own account of an `Exception`."""
 
     def __init__(self, error: UsageError) -> None:
@@ -202,15 +204,15 @@ class _Job:
         is_multirun = hydra.mode == RunMode.MULTIRUN
         folder = Path(hydra.runtime.output_dir).resolve()
         if is_multirun:
-            # A launcher runs this in a process of its own, which has no guard yet.
+            # A launcher may run this job in a new process, where no folders are guarded yet.
             links.guard_folders(hydra.sweep.dir)
         try:
-            # SIGTERM raises from here on. Hydra may lose an exception while it composes the config,
-            # and then nothing is half done yet.
+            # SIGTERM raises an exception only from here on. While Hydra composes the config, it may
+            # lose an exception, and the default action is safe: no result is half written yet.
             with raise_terminated(), plain_warnings():
                 if folder.is_dir() and folders.writes_folder(hydra):
                     folders.lock_folder(folder)
-                load_plugins(self.plugins)  # a launcher's process has none yet
+                load_plugins(self.plugins)  # the process of a launcher has not loaded them
                 options = tuple(hydra.overrides.task)
                 settings: Any = read_settings(config, self.kind, options)
                 result = self.job(settings, Run(folder, is_multirun, options))
@@ -237,27 +239,27 @@ class _Job:
             message = str(usage_error)
             if lines:
                 message += f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})"
-            # One failing job of a sweep must not stop the others. Hydra keeps a JobError until all
-            # are done, so the line is printed here, where the job runs.
+            # One failing job of a sweep must not stop the others. Hydra raises a JobError only
+            # after all jobs, so the message is printed here, where the job runs.
             if is_multirun:
                 print(f"{self.name}: {color_label('error')} {message}", file=sys.stderr)
                 raise JobError(message) from None
             usage_error = UsageError(message)
             usage_error.__cause__ = error
-            raise _PastHydra(usage_error) from error
+            raise _ErrorCarrier(usage_error) from error
 
 
 @contextlib.contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Print warnings about the user's data in one line, as commands print theirs."""
+    """Print a warning about the user's data in one line, without its place in the code."""
     format_warning = warnings.formatwarning
 
     def format_line(
-        message: Warning | str, category: type[Warning], *where: Any, **more: Any
+        message: Warning | str, category: type[Warning], *location: Any, **options: Any
     ) -> str:
         if category is UserWarning:
             return f"{color_label('warning')} {printable(str(message))}\n"
-        return format_warning(message, category, *where, **more)
+        return format_warning(message, category, *location, **options)
 
     warnings.formatwarning = format_line
     try:
@@ -268,7 +270,8 @@ def plain_warnings() -> Iterator[None]:
 
 def _reopen_outputs() -> None:
     """Open the null device as stdout or stderr if the shell has closed it, as by `>&-`."""
-    # Else the next file that is opened would get the number 1 or 2, and all that is printed.
+    # Without this, the next file that is opened would get the number 1 or 2, and all printed text
+    # would be written into it.
     for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_WRONLY)
@@ -309,16 +312,21 @@ def _is_output_closed() -> bool:
 
 
 def _close_output() -> None:
-    # At its end Python flushes stdout once more, and would print an error for a closed one.
+    # Python flushes stdout at its end, and would print an error if stdout is closed.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(EXIT_OUTPUT_CLOSED)
 
 
 def prepare_process(settings: Any, *, blocks: bool = False) -> None:
-    """Set the threads of this process and how it uses memory, as settings say.
+    """Set the threads of this process and the way in which it uses memory.
 
-    Without a number of threads, as many are used as processors are free, and at most those that
-    torch began with.
+    If `settings.threads` is None, the process uses as many threads as processors are free, but no
+    more than torch had at the start.
+
+    Args:
+        settings: settings of the command.
+        blocks: the process computes blocks, for which huge pages are used. Otherwise freed memory
+            is kept for the next tensors.
     """
     use_huge_pages() if blocks else keep_freed_memory()
     n_threads = settings.threads
@@ -327,7 +335,7 @@ def prepare_process(settings: Any, *, blocks: bool = False) -> None:
 
 @functools.cache
 def _initial_threads() -> int:
-    """Return the threads that torch began with."""
+    """Return the number of threads that torch had at the first call."""
     return torch.get_num_threads()
 
 
@@ -345,14 +353,14 @@ def make_progress_printer(name: str, show: bool = True) -> Callable[[str], None]
     """Return a function that prints its text on stderr, at most every few seconds."""
     started_at = printed_at = time.perf_counter()
 
-    def watch(step: str) -> None:
+    def print_progress(step: str) -> None:
         nonlocal printed_at
         current = time.perf_counter()
         if show and current - printed_at > _PROGRESS_SECONDS:
             print(f"{name}: {current - started_at:.0f} s, {step}", file=sys.stderr, flush=True)
             printed_at = current
 
-    return watch
+    return print_progress
 
 
 def choose_device(name: str) -> torch.device:
@@ -387,8 +395,8 @@ def compile_privately() -> None:
     Raises:
         OSError: others can write into the folder.
     """
-    # The default of torch is a predictable name in the shared temporary folder. Whoever makes that
-    # folder first decides which programs are loaded from it.
+    # By default torch uses a folder with a predictable name in the shared temporary folder. Another
+    # user could make this folder first, and put programs into it that torch then loads.
     name = "TORCHINDUCTOR_CACHE_DIR"
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     folder = home / "cassi-torchinductor"
@@ -410,8 +418,8 @@ class TerminationSignal(BaseException):
 @contextlib.contextmanager
 def raise_terminated() -> Iterator[None]:
     """Let SIGTERM raise `TerminationSignal` within a block, and lose no signal in it."""
-    # Python ignores an exception that a handler raises inside of `__del__` or a callback of a weak
-    # reference. Its hook for such exceptions sends the signal again a moment later.
+    # Python ignores an exception that a handler raises inside `__del__` or a callback of a weak
+    # reference. Python's hook for such exceptions here sends the signal again a moment later.
     unraisable_hook = sys.unraisablehook
     numbers = {KeyboardInterrupt: signal.SIGINT, TerminationSignal: signal.SIGTERM}
 
@@ -432,9 +440,9 @@ def raise_terminated() -> Iterator[None]:
 
 def find_signal(error: BaseException) -> KeyboardInterrupt | TerminationSignal | None:
     """Return the signal that led to an error; None if there was none."""
-    # Code that cleans up after a signal may fail itself, because the signal left something half
-    # done: OmegaConf restores the flags of a list whose last element is not there yet. The signal
-    # is then the context of the error.
+    # Code that cleans up after a signal may fail itself, because the signal left an object half
+    # done. For example, OmegaConf restores the flags of a list whose last element does not exist
+    # yet. The signal is then in the context of the error.
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, KeyboardInterrupt | TerminationSignal):
@@ -445,8 +453,8 @@ def find_signal(error: BaseException) -> KeyboardInterrupt | TerminationSignal |
 
 def leave_to_lightning(trainer: Any) -> contextlib.AbstractContextManager[None]:
     """Let SIGTERM end a training after its current step, once Lightning has begun with steps."""
-    # Lightning then registers its own handler, which also calls the one that was there before. That
-    # one must not raise any more.
+    # Lightning then registers its own handler, which also calls the earlier handler. The earlier
+    # handler must not raise once Lightning has noted the signal.
 
     def terminate_unless_noted(number: int, frame: Any) -> None:
         if not trainer.received_sigterm:
@@ -456,7 +464,7 @@ def leave_to_lightning(trainer: Any) -> contextlib.AbstractContextManager[None]:
 
 
 def end_at_once(trainer: Any, _: Any) -> None:
-    """Let SIGTERM end each of several processes at once; a callback for the begin of the steps."""
+    """Let SIGTERM end each of several processes at once; called when the steps begin."""
     # Lightning's handler would wait for the other processes, which may be waiting for this one.
     if trainer.world_size == 1:
         return
@@ -479,8 +487,8 @@ def _handle(handler: Callable[[int, Any], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # Python lets only the main thread set handlers, and runs them there
         return
-    earlier = signal.signal(signal.SIGTERM, handler)
+    earlier_handler = signal.signal(signal.SIGTERM, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, earlier)
+        signal.signal(signal.SIGTERM, earlier_handler)

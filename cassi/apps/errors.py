@@ -19,7 +19,7 @@ from yaml import MarkedYAMLError, YAMLError
 from cassi.apps.arguments import (
     config_folders,
     config_groups,
-    named_configs,
+    find_named_configs,
     paper_recipes,
 )
 from cassi.apps.camera.yaml_slips import find_slip
@@ -38,10 +38,10 @@ _LOST_PROCESS_TEXTS = (
 # Groups that plugins of the user may add options to.
 _PLUGIN_GROUPS = ("model", "loss", "prior", "data")
 _NOT_YAML = "the config file is not valid YAML: "
-# Begins of messages of Hydra, which has one class for many mistakes.
+# First words of messages of Hydra, which has one class of error for many mistakes.
 _HYDRA_MERGING = "Error merging override "
 _HYDRA_AMBIGUOUS = "Ambiguous value for argument "
-_QUOTES = "a value with such signs needs quotes of its own"
+_QUOTES_ADVICE = "a value with such signs needs quotes of its own"
 
 
 class UsageError(ValueError):
@@ -94,7 +94,7 @@ def describe(error: BaseException) -> str:
 
 
 def describe_failure(error: BaseException) -> str:
-    """Return the reason of a failure in one line; of a defect also the line of code."""
+    """Return the reason of a failure in one line; for a defect, with the line of code."""
     if (usage_error := to_usage_error(error)) is not None:
         return str(usage_error)
     message = " ".join(str(error).split())
@@ -103,26 +103,26 @@ def describe_failure(error: BaseException) -> str:
 
 
 def _explain_slip(error: BaseException, message: str) -> str | None:
-    """Return where a config of the user's has a tab, or no blank behind a colon, that led to this.
+    """Return the slip in a user's config that led to an error; None if there is no slip.
 
-    A parser of YAML gives the place. Any other message may be the consequence of a slip in one of
-    the configs of the command line.
+    A slip is a tab, or a missing blank after a colon. The YAML parser names file and line of its
+    error. For any other error, the configs of the command line are searched.
     """
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
-        files, cause, begin = [Path(error.problem_mark.name)], error, _NOT_YAML
+        files, cause, prefix = [Path(error.problem_mark.name)], error, _NOT_YAML
     else:
-        files, cause, begin = named_configs(sys.argv[1:]), ValueError(message), ""
+        files, cause, prefix = find_named_configs(sys.argv[1:]), ValueError(message), ""
     for file in files:
         with contextlib.suppress(OSError, ValueError):
             if (slip := find_slip(read_regular(file).decode(), cause)) is not None:
-                return f"{begin}{file}, {slip}"
+                return f"{prefix}{file}, {slip}"
     return None
 
 
 def _explain_hydra(error: BaseException) -> str | None:
     from hydra import errors
 
-    # Hydra does not check all kinds of values, so that Python may raise within its code.
+    # Hydra does not check all kinds of values, so Python may raise an error within Hydra's code.
     if isinstance(error, ValueError | TypeError) and _is_raised_in_hydra(error):
         return f"the options do not fit the config: {_first_line(error)}"
     if isinstance(error, errors.MissingConfigException):
@@ -135,13 +135,13 @@ def _explain_hydra(error: BaseException) -> str | None:
     if isinstance(error, errors.HydraException) and str(error).startswith(_HYDRA_AMBIGUOUS):
         option = str(error).splitlines()[0].removeprefix(_HYDRA_AMBIGUOUS).strip(" '")
         key, _, value = option.partition("=")
-        return f"{option}: a comma lists values; {_QUOTES}, '{key}=\"{value}\"'"
+        return f"{option}: a comma lists values; {_QUOTES_ADVICE}, '{key}=\"{value}\"'"
     if isinstance(error, errors.OverrideParseException):
         option = " ".join(error.override.split())
         if "=" not in option:
             return f"expected key=value, got {option}; a file is measurement=FILE"
         is_open = any(option.count(a) != option.count(b) for a, b in ("[]", "{}", "()"))
-        advice = "close the bracket" if is_open else f"{_QUOTES}, 'KEY=\"VALUE\"'"
+        advice = "close the bracket" if is_open else f"{_QUOTES_ADVICE}, 'KEY=\"VALUE\"'"
         return f"expected key=value, got {option}; {advice}"
     return _text_of(error) if isinstance(error, errors.HydraException) else None
 
@@ -152,12 +152,12 @@ def _is_raised_in_hydra(error: BaseException) -> bool:
 
 
 def _explain_composition(error: BaseException) -> str | None:
-    """Return what is wrong with an option for a key that the config lacks or has otherwise."""
+    """Return the message for an option whose key is not in the config, or is of another kind."""
     cause = error.__cause__
     if isinstance(cause, ConfigAttributeError | ConfigKeyError):
         if (message := _explain_empty_group(error)) is not None:
             return message
-        # A config without `seed` is none of this package: its defaults are missing.
+        # Every config of this package has `seed`. Without it, the config has no defaults.
         if "." not in str(cause.full_key) and "seed" not in (cause.parent_node or ()):
             hint = f"a config of your own begins with defaults: [{_config_name()}, _self_]"
             return f"no config value {str(cause.full_key)!r}; {hint}"
@@ -166,14 +166,14 @@ def _explain_composition(error: BaseException) -> str | None:
         option = str(error).removeprefix(_HYDRA_MERGING).splitlines()[0].strip()
         key = option.partition("=")[0].lstrip("+")
         return (
-            f"{option}: there are values by name at {key}, and this is another kind of value; set "
+            f"{option}: {key} has values by name already, and this is another kind of value; set "
             f"it in one place alone, or give both ~{key} and '+{option.lstrip('+')}'"
         )
     return None
 
 
 def _explain_empty_group(error: BaseException) -> str | None:
-    """Return which group has no option yet whose value could be set."""
+    """Return the message for a value of a group in which no option is chosen."""
     match = re.match(r"Could not override '([^.']+)\.([^']+)'", str(error))
     if match is None or match[1] not in config_groups():
         return None
@@ -184,7 +184,7 @@ def _explain_empty_group(error: BaseException) -> str | None:
 
 
 def _explain_missing(name: str) -> str:
-    """Return that there is no config of a name, and which there are."""
+    """Return the message for a config that does not exist, with the names that do."""
     # "GROUP/NAME" stands in a list of defaults, where the option would be GROUP=NAME.
     if (hint := MOVED_SETTINGS.get(name.replace("/", "=", 1))) is not None:
         return f"no config {name!r}: {hint}"
@@ -197,7 +197,7 @@ def _explain_missing(name: str) -> str:
 
 
 def _explain_choice(name: str, options: Sequence[str]) -> str:
-    """Return that a group has no option of a name, and which it has."""
+    """Return the message for an option that a group does not have, with the options it has."""
     group, _, choice = name.rpartition("/")
     if group.endswith("/paper"):
         group, choice = group.removesuffix("/paper"), f"paper/{choice}"
@@ -232,29 +232,29 @@ def _explain_machine(error: BaseException) -> str | None:
         # Hydra makes the folder of a run before the job begins.
         frames = traceback.extract_tb(error.__traceback__)[-4:]
         is_run_folder = any(f.name == "run_job" and "hydra" in f.filename for f in frames)
-        begin = "hydra.run.dir: cannot make " if is_run_folder else ""
-        return f"{begin}{describe_oserror(error)}"
+        prefix = "hydra.run.dir: cannot make " if is_run_folder else ""
+        return f"{prefix}{describe_oserror(error)}"
     if not isinstance(error, MemoryError | RuntimeError):
         return None
     text, kinds = str(error), {kind.__name__ for kind in type(error).__mro__}
     # On the CPU torch raises a plain RuntimeError, on a GPU a subclass.
     if kinds & {"MemoryError", "OutOfMemoryError"} or any(part in text for part in _MEMORY_TEXTS):
         return "out of memory; crop the scene, use fewer bands or a smaller batch"
-    # `Path.expanduser` raises this one.
+    # `Path.expanduser` raises this error.
     if text.startswith("Could not determine home directory"):
         path = next((word for word in sys.argv[1:] if re.search(r"=['\"]?~[^/]", word)), "a path")
         return f"{path}: there is no such user; write ./ before a name that begins with ~"
     if text.startswith("DataLoader worker"):
         return (
-            "a process that loads data was killed, maybe for want of memory; set data.workers lower"
+            "a process that loads data was killed, maybe as memory ran out; set data.workers lower"
         )
     if "DistError" in kinds or any(part in text for part in _LOST_PROCESS_TEXTS):
-        return "another process of this run is gone; the same command goes on"
+        return "another process of this run is gone; give the same command again to continue"
     return None
 
 
 def _explain_own(error: BaseException) -> str | None:
-    """Explain what a `raise` of this package made; it is a message for the user.
+    """Return the text of an error that this package raises; the text is written for the user.
 
     A ValueError that Python or a library raises at a line of this package is a defect.
     """
@@ -262,7 +262,7 @@ def _explain_own(error: BaseException) -> str | None:
     return _text_of(error) if is_own else None
 
 
-# In this order: an error of Hydra or OmegaConf may also be an OSError or a ValueError.
+# The order matters, because an error of Hydra or OmegaConf may also be an OSError or a ValueError.
 _EXPLANATIONS: Sequence[Callable[[BaseException], str | None]] = (
     _explain_hydra,
     _explain_omegaconf,
@@ -279,8 +279,9 @@ def _config_name() -> str:
 
 
 def _text_of(error: BaseException) -> str:
-    """Return the text of an error; of a library's one the first line, which says the most."""
-    # A text of this package is one line, except for names of files in it, which are escaped later.
+    """Return the text of an error; for an error of a library, only the first line of it."""
+    # A text of this package is one line. Names of files in it may have more; they are escaped
+    # later.
     return str(error) if raised_here(error) and str(error) else _first_line(error)
 
 

@@ -28,8 +28,8 @@ from cassi.systems import SDCassi, System
 from cassi.systems.dispersion import deviation_from_prism, offsets_of
 from cassi.systems.mask_kind import has_two_levels, is_design
 
-# Fraction of full scale. The brightest pixel of a frame below it is no hint at the light that fills
-# a pixel, so that the note on the scale of the cube would mislead.
+# Fraction of full scale that the brightest pixel must reach for the note on the scale of the cube.
+# A darker frame does not show how much light fills a pixel, so the note would mislead.
 _MIN_EXPOSURE = 0.25
 
 
@@ -41,15 +41,15 @@ def load_snapshot(
 ) -> Snapshot:
     """Read and check the files that settings name, and make a snapshot of them.
 
-    `bands` is C of a network; it counts if settings state no number. `files_by_role` have been read
-    already. With bad pixels the camera of the snapshot is a `systems.Weighted`.
+    `bands` is the number of bands of a network, which counts if the settings state none. The files
+    of `files_by_role` were read already. With bad pixels the camera is a `systems.Weighted`.
 
     Raises:
         OSError: a file cannot be read.
         ValueError: the files do not fit each other or the settings.
     """
     files = _Files(settings, files_by_role)
-    # The truth comes first: it may have the number of bands, by which the mask is understood.
+    # The truth is read first, because its number of bands may decide how the mask is read.
     user_wavelengths, bands = settings.given_wavelengths, settings.bands or bands
     truth = files.load("truth", io.load_cube, bands=bands)
     cube = None if truth is None else truth.data
@@ -91,7 +91,7 @@ def load_snapshot(
     level = 1.0 if truth is None else score_level(truth.data.max().item(), truth.counts)
     if level != 1:
         notes.append(f"truth: scores are those of truth and cube over its maximum, {level:.6g}")
-    named_camera = Camera(system, wavelengths, _wavelengths_error(settings, system, wavelengths))
+    named_camera = Camera(system, wavelengths, _find_nm_errors(settings, system, wavelengths))
     return Snapshot(y, named_camera, cube, level, frame.corrections, tuple(notes))
 
 
@@ -99,10 +99,10 @@ class CorrectedFrame(NamedTuple):
     """A measurement that was made of a frame, or simulated.
 
     Attributes:
-        y: `(1, K, H', W')`.
-        bad_pixels: true for pixels to leave out, shaped like y; None without any.
-        corrections: of the frame, by step; None for a frame that is a measurement already.
-        notes: for the user.
+        y: the measurement `(1, K, H', W')`.
+        bad_pixels: true for pixels to leave out, shaped like y; None if there are none.
+        corrections: corrections of the frame, by step; None if the frame was a measurement already.
+        notes: notes for the user.
     """
 
     y: Tensor
@@ -138,8 +138,8 @@ class _Files:
         except ValueError as error:
             if not raised_here(error):
                 raise
-            # The messages of readers have the names of their arguments, `key=` and `axes=`. The
-            # user knows the settings `keys.mask=` and `axes.mask=`.
+            # The messages of readers name their arguments, `key=` and `axes=`. The user knows the
+            # settings instead, such as `keys.mask=` and `axes.mask=`.
             message = re.sub(r"\b(key|axes)=", rf"\1.{role}=", str(error))
             raise ValueError(message.replace(f"key.{role}=", f"keys.{role}=")) from error
 
@@ -148,7 +148,7 @@ def _read_measurement(
     settings: Snapshots, files: _Files, chain: Preprocessing
 ) -> tuple[io.LoadedArray | None, CorrectedFrame | None]:
     """Return the file of the measurement and its corrected frame; None for a simulated one."""
-    # Values that are not finite may be bad pixels, which the chain leaves out.
+    # Values that are not finite may be bad pixels, which the corrections leave out.
     hints = {"finite": False, "counts": chain.bits is not None}
     file = files.load("measurement", io.load_measurement, **hints)
     if file is None:
@@ -168,11 +168,11 @@ def adapt_camera_to_frame(
     """Return the camera of a frame, with the light of the scene and the kind of its mask.
 
     Args:
-        system: the camera.
-        mask: as it was read.
-        corrections: of the frame, by step.
-        light: "all", "lines", or "auto", which means all wavelengths for a raw frame.
-        mask_setting: see `is_measured_mask`.
+        system: the system of the camera.
+        mask: the mask as it was read.
+        corrections: corrections of the frame, by step.
+        light: "all" (broadband), "lines" (narrow-band) or "auto": broadband for a raw frame.
+        mask_setting: the setting `measured_mask`; see `is_measured_mask`.
     """
     is_measured = is_measured_mask(mask_setting, corrections, mask)
     if type(system) is SDCassi and (is_measured or is_raw(corrections)):
@@ -181,10 +181,10 @@ def adapt_camera_to_frame(
     return system
 
 
-def _wavelengths_error(
+def _find_nm_errors(
     settings: Snapshots, system: System, wavelengths: tuple[float, ...] | None
 ) -> tuple[float, ...] | None:
-    """Return the standard errors of the wavelengths, nm: those of the user, or estimated ones."""
+    """Return the standard errors of the wavelengths, nm, as the user states them, or estimated."""
     user_errors, bands = settings.wavelengths_error, system.cube_shape[0]
     if user_errors is not None:
         errors = user_errors if isinstance(user_errors, list) else [user_errors] * bands
@@ -194,11 +194,11 @@ def _wavelengths_error(
                 f"got {user_errors!r}"
             )
         return tuple(map(float, errors))
-    # With offsets the dispersion is known. With narrow-band light the bands have their names.
+    # Stated offsets fix the dispersion, and the lines of narrow-band light fix the wavelengths.
     if settings.system.get("offsets") is not None or not system.is_broadband:
         return None
-    # With a step alone, the dispersion may be that of a grating or of a prism. Half the distance
-    # between the two is the error.
+    # With a step alone, the dispersion may be that of a grating or of a prism. The error is half
+    # the distance between these two.
     prism_distances = deviation_from_prism(offsets_of(system.base_camera), wavelengths)
     return None if prism_distances is None else tuple(distance / 2 for distance in prism_distances)
 
@@ -248,8 +248,9 @@ def make_preprocessing(steps: Json, system: Json) -> Preprocessing:
     """Make the chain of corrections of raw frames.
 
     Args:
-        steps: of `cassi.data.frames.STEPS`, by name; missing ones are left out.
-        system: node of the camera, which has the dispersion.
+        steps: values of the steps in `cassi.data.frames.STEPS`, by name; a missing step is left
+            out.
+        system: node of the system, which has the dispersion.
     """
     step, axis = system.get("step", 1), system.get("axis", -1)
     is_number = isinstance(step, int | float) and not isinstance(step, bool)
@@ -264,7 +265,7 @@ def preprocess(
     chain: Preprocessing, frame: Tensor, full_scale: float | None = None, name: str = "measurement"
 ) -> CorrectedFrame:
     """Make a measurement of a frame `(B, K, H', W')`; see `Preprocessing.prepare`."""
-    # Python prints a warning once. Here it is printed for every snapshot that it is about.
+    # Python prints equal warnings only once. Here each snapshot prints its own warnings.
     with warnings.catch_warnings(record=True) as chain_warnings:
         warnings.simplefilter("always")
         result = chain.prepare(frame, full_scale, name)
@@ -280,7 +281,7 @@ def preprocess(
 
 
 def read_frame(settings: Snapshots, file: Any) -> tuple[Tensor, Tensor, str]:
-    """Read one more frame of the camera, such as a white one, like its measurements.
+    """Read a further frame of the camera, such as a white frame, and correct it.
 
     Returns:
         The corrected frame `(1, K, H', W')`, its good pixels, and a note.
@@ -314,7 +315,8 @@ def describe_white(
     chain: Preprocessing, y: Tensor, system: System, mask: Tensor, full_scale: float | None
 ) -> list[str]:
     """Return a note on the brightness of white in the cube, if the user set no scale."""
-    # A detector pixel gets the light of all bands: of a white scene C times the mean of the mask.
+    # A detector pixel gets the light of all bands. For a white scene, this is C times the mean of
+    # the mask.
     white = system.cube_shape[0] * float(mask.mean())
     is_full_scale_known = full_scale is not None or chain.bits is not None
     if not is_full_scale_known or chain.scale != 1 or white <= 1 or float(y.max()) < _MIN_EXPOSURE:
@@ -339,18 +341,18 @@ def simulate(
     y: Tensor = system(truth)
     notes = [f"measurement: simulated from the truth, {tuple(y.shape)}"]
     if settings.noise is None:
-        stuck_pixels = chain.listed_bad_pixels(y.shape[-2:])
-        if not bool(stuck_pixels.any()):
+        bad_pixels = chain.listed_bad_pixels(y.shape[-2:])
+        if not bool(bad_pixels.any()):
             return CorrectedFrame(y, None, None, notes)
-        if bool(stuck_pixels.all()):
+        if bool(bad_pixels.all()):
             raise ValueError("bad_pixels: expected some good pixels, all are to be left out")
-        n_stuck = int(stuck_pixels.sum()) * y.shape[1]
-        note = f"measurement: {n_stuck} pixels left out ({100 * n_stuck / y.numel():.3g} %)"
-        return CorrectedFrame(y, stuck_pixels.expand_as(y), None, [*notes, note])
+        n_bad = int(bad_pixels.sum()) * y.shape[1]
+        note = f"measurement: {n_bad} pixels left out ({100 * n_bad / y.numel():.3g} %)"
+        return CorrectedFrame(y, bad_pixels.expand_as(y), None, [*notes, note])
     if chain.bits is not None:
         raise ValueError(
             f"bits: expected null, a simulated frame is in the unit of the cube, got {chain.bits}; "
-            "noise.bits is the converter's"
+            "the bits of the simulated converter are noise.bits"
         )
     node = dict(settings.noise)
     name = node.pop("_target_").rpartition(".")[2]
@@ -391,7 +393,7 @@ def file_path(value: Any) -> Path:
     kind, colon, file_name = name.partition(":")
     if (kind, colon) != ("bundled", ":"):
         return Path(name)
-    # A config may be a stranger's, so the name must not lead out of the folder of the package.
+    # A stranger may have written the config, so the name must not lead out of the package's folder.
     if file_name in ("", ".", "..") or Path(file_name).name != file_name:
         raise ValueError(f"bundled: expected a name such as mask.tif, got {file_name!r}")
     return bundled_path(file_name)
@@ -408,7 +410,12 @@ def file_paths(value: Any) -> list[Path]:
 def load_shots(
     role: str, reader: Callable[..., io.LoadedArray], files: Sequence[Path], **hints: Any
 ) -> io.LoadedArray:
-    """Read a file, or several files of equal shape as the shots of one measurement or mask."""
+    """Read a file, or several files of equal shape as the shots of one measurement or mask.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: the shapes differ, or there are several files of a truth.
+    """
     if role == "truth" and len(files) > 1:
         raise ValueError(f"truth: expected one file, got {len(files)}")
     first, *further_shots = shots = [reader(file, **hints) for file in files]
@@ -428,7 +435,7 @@ def load_shots(
 
 
 def name_scene(settings: Snapshots, otherwise: str) -> str:
-    """Return the name of a scene: that of the file of its truth or measurement, without suffix."""
+    """Return the name of a scene: the file name of its truth or measurement, without suffix."""
     file = settings.truth or settings.measurement
     return printable(file_paths(file)[0].stem) if file else otherwise
 

@@ -43,14 +43,14 @@ class CubeErrors:
     Attributes:
         x: the cube.
         std: standard deviation of every value.
-        pattern: of the errors, for means over regions; see `cassi.uncertainty.region`.
+        pattern: pattern of the errors, for means over regions; see `cassi.uncertainty.region`.
     """
 
     x: Tensor
     std: Tensor
     pattern: Tensor
 
-    def at(self, row: float, column: float) -> Tensor:
+    def half_width_at(self, row: float, column: float) -> Tensor:
         """Return 1.645 σ, `(C,)`, of the mean of the 5×5 pixels around a point."""
         height, width = self.x.shape[-2:]
         # 1.645 σ on either side is the interval that has the true value in 90 % of the cases.
@@ -90,7 +90,7 @@ def select_bands(
         The cube, its σ and the wavelengths. Without `output.wavelengths`, all as they were.
 
     Raises:
-        ValueError: the cube has no wavelengths, or not all are within its range.
+        ValueError: the cube has no wavelengths, or a wavelength of the output is outside its range.
     """
     if output.wavelengths is None:
         return cube, std, wavelengths
@@ -120,29 +120,30 @@ def save_pictures(
     """Write pictures and spectra of a cube `(C, H, W)`, and report.html if the settings want it.
 
     Args:
-        folder: where the files go.
-        output: of the settings.
-        name: of the scene.
-        cube: in the unit of the output.
-        wavelengths: of the bands, nm, if known.
-        truth: `(C, H, W)`, if known.
-        numbers: of metrics.json.
-        bars: error bars, which spectra and report show, and uncertainty.png.
-        dispersion_cube: the cube along the dispersion; its spectra are drawn as dots.
+        folder: folder of the files.
+        output: settings `output`.
+        name: name of the scene.
+        cube: the cube, in the unit of the output.
+        wavelengths: wavelengths of the bands, nm, if known.
+        truth: the true cube `(C, H, W)`, if known.
+        numbers: numbers of metrics.json.
+        bars: error bars, which spectra, report and uncertainty.png show.
+        dispersion_cube: the cube along the dispersion, whose spectra are drawn as dots.
     """
     from cassi import viz
 
     if not output.pictures:
         return
-    unit, light = numbers.get("unit"), output.illuminant
-    # A reflectance has a colour only under an illuminant; a radiance already has that of its light.
-    light = {"reflectance": light or "D65", "radiance": None}.get(str(unit), light)
-    viz.save_rgb(folder / "rgb.png", cube, wavelengths, truth, light)
+    unit, illuminant = numbers.get("unit"), output.illuminant
+    # A reflectance has a colour only under an illuminant. A radiance already contains the light.
+    illuminants = {"reflectance": illuminant or "D65", "radiance": None}
+    illuminant = illuminants.get(str(unit), illuminant)
+    viz.save_rgb(folder / "rgb.png", cube, wavelengths, truth, illuminant)
     errors = errors_of_wavelengths(numbers, len(cube))
     viz.save_bands(folder / "bands.png", cube, wavelengths, truth=truth, unit=unit, errors=errors)
-    bar_function = None if bars is None else bars.at
+    bar_function = None if bars is None else bars.half_width_at
     grid_spectra = None
-    # The grid has the unit of the camera, so its dots are left out beside spectra of another unit.
+    # The cube on the grid is in the unit of the camera, so spectra in another unit get no dots.
     if dispersion_cube is not None and wavelengths is not None and unit is None:
         grid_spectra = dispersion_cube.x[0], dispersion_cube.grid.wavelengths(wavelengths)
     for file in ("spectra.png", "spectra.csv"):
@@ -152,7 +153,7 @@ def save_pictures(
             wavelengths,
             output.points,
             truth,
-            light,
+            illuminant,
             bar_function,
             unit,
             grid_spectra,
@@ -160,7 +161,7 @@ def save_pictures(
     if bars is not None:
         save_map(folder, bars.std, cube, wavelengths, unit, errors)
     if output.report:
-        write_report(folder, name, cube, wavelengths, truth, numbers, bars, light)
+        write_report(folder, name, cube, wavelengths, truth, numbers, bars, illuminant)
 
 
 def write_report(
@@ -224,7 +225,7 @@ def format_camera_check(numbers: Mapping[str, Any]) -> str:
     """Return the camera check of metrics.json in one line; an empty text if there is none."""
     if "camera_check" not in numbers:
         return ""
-    # A warning about error bars is no doubt about the camera.
+    # A warning about error bars does not question the camera.
     has_doubts = any(warning["about"] != "uncertainty" for warning in numbers.get("warnings") or ())
     note = numbers["camera_check"].get("note", "")
     if has_doubts:
@@ -301,10 +302,10 @@ def _describe_uncertainty(uncertainty: Uncertainty, std: Tensor) -> Json:
 
 
 def _describe_reconstruction(result: Result) -> Json:
-    """Return the numbers of the reconstruction itself, without those of camera and snapshot."""
+    """Return the numbers of the reconstruction alone, without camera and snapshot."""
     y, system = result.snapshot.y, result.snapshot.camera.system
     solution, truth = result.solution, result.snapshot.truth
-    # The misfit ‖y − Ax‖ / ‖y‖; a frame of zeros has 0 rather than 0/0.
+    # The misfit is ‖y − Ax‖ / ‖y‖. The lower bound gives a frame of zeros 0 rather than 0/0.
     norm = y.double().norm().clamp_min(torch.finfo(torch.float64).tiny)
     residual = (y - solution.measured(system)).double().norm() / norm
     numbers: Json = {
@@ -327,11 +328,11 @@ def _describe_reconstruction(result: Result) -> Json:
 
 
 def warn_of_units(cube: float, truth: float) -> None:
-    """Print a warning if the means of cube and truth are so different that their units must be."""
+    """Print a warning if the means of cube and truth suggest that their units differ."""
     if cube > 0 and truth > 0 and not 1 / _MAX_UNIT_RATIO < truth / cube < _MAX_UNIT_RATIO:
         print(
             f"{color_label('warning')} truth: its mean is {truth / cube:.3g} times that of the "
-            "cube, so the scores compare two units; save the truth in that of the measurement",
+            "cube, so the scores compare two units; save the truth in the unit of the measurement",
             file=sys.stderr,
         )
 
@@ -367,7 +368,7 @@ def environment(device: torch.device, backend: str) -> Json:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the peak memory in bytes: of the device's allocator, or of this process on a CPU."""
+    """Return the peak memory in bytes, of the allocator on a GPU, or of this process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if platform.system() == "Darwin" else 1024  # Linux counts in KiB
@@ -420,8 +421,8 @@ def summarize_calibration(camera_calibration: CalibrationRun) -> Json:
             "power": calibration.place.light.tolist(),
             "bands": _describe_offsets(calibration.names),
         },
-        # Nuisance parameters are fitted, but no mask has them, so the camera does not take them.
-        # The tilt is taken where the frame shows the dispersion.
+        # `LIGHT_PARAMETERS` describe the light rather than the mask, so the camera does not take
+        # them. The tilt is the exception if the frame shows the dispersion.
         "mask": {
             key: {
                 "value": calibration.place.values[key],
@@ -463,8 +464,9 @@ def format_estimates(numbers: Json) -> str:
         )
     if not numbers["dispersion_told"]:
         lines.append(
-            "dispersion: not shown, as it was given. A frame through one filter of a middle "
-            "wavelength shows it: cassi-calibrate 'monochromatic=[{file: FILE, wavelength: NM}]'"
+            "dispersion: nominal, as the frame does not show it. A frame through one filter of a "
+            "middle wavelength does: cassi-calibrate "
+            "'monochromatic=[{file: FILE, wavelength: NM}]'"
         )
     lines += [f"dropped: {name}" for name in numbers["dropped"]]
     nominal_error, calibrated_error = (

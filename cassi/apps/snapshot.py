@@ -1,4 +1,4 @@
-"""The steps of the pipeline with the settings of a command, for one snapshot."""
+"""Run the steps of the pipeline on one snapshot, as the settings of a command say."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from cassi.apps.reconstruct.journal import Passes
 
 SAMPLING_INTERVAL = 10
-"""Iterations between two values of objective and PSNR, which take as long as an iteration."""
+"""Iterations between two values of objective and PSNR. Each value takes as long as an iteration."""
 
 
 def make_recipe(settings: Reconstruct) -> Recipe:
@@ -52,7 +52,7 @@ def make_recipe(settings: Reconstruct) -> Recipe:
 def read(
     settings: Reconstruct, recipe: Recipe, files_by_role: Mapping[str, LoadedArray] | None = None
 ) -> Snapshot:
-    """Read the files of one snapshot; `loaded` has been read already. See `load_snapshot`."""
+    """Read the files of one snapshot, except for `files_by_role`; see `load_snapshot`."""
     return load_snapshot(settings, recipe.device, recipe.bands, files_by_role)
 
 
@@ -64,8 +64,8 @@ def find_camera_by_settings(snapshot: Snapshot, settings: Reconstruct) -> Snapsh
     """
     if settings.response is not None:
         snapshot = snapshot.with_camera(unit=read_unit(snapshot, settings))
-    # A calibration estimates the alignment too, so `align` has no part beside it. In blocks the
-    # mask stays where the file has it.
+    # A calibration estimates the alignment too, so `align` is ignored beside `calibrate`. In blocks
+    # the mask stays where the file has it.
     step = guide = None
     if settings.calibrate:
         step = make_calibration(
@@ -84,11 +84,11 @@ def make_calibration(
     """Return a function that calibrates the camera of a snapshot.
 
     Args:
-        settings: of cassi-calibrate, or of cassi-reconstruct with `calibrate=true`.
-        watch: is called with a text on each step.
+        settings: settings of cassi-calibrate, or of cassi-reconstruct with `calibrate=true`.
+        watch: function that is called with a text on each step.
         options: arguments of `cassi.pipeline.find.calibrated`.
     """
-    # A network cannot serve as the solver of a calibration, which then takes its default one.
+    # A network cannot be the solver of a calibration. None lets it take its default solver.
     solver = (
         None if isinstance(settings, Reconstruct) and settings.model else build_solver(settings)
     )
@@ -127,10 +127,10 @@ def _check_dispersion(settings: Reconstruct, grid: SpectralGrid | None) -> None:
     """Raise ValueError if the output cannot be the cube along the dispersion."""
     if grid is None:
         raise ValueError(
-            "output.bands: expected wavelengths, the bands of this camera are those along the "
-            "dispersion; light=all says that light comes in all wavelengths"
+            "output.bands: expected wavelengths, this camera's own bands are those along the "
+            "dispersion; light=all states broadband light, which has a spectral grid"
         )
-    # These need the bands of the camera: a response, wavelengths and error bars are per band of it.
+    # Response, wavelengths and error bars are known for each band of the camera only.
     is_set_by_name = {
         "output.unit": settings.output.unit is not None,
         "output.wavelengths": settings.output.wavelengths is not None,
@@ -156,13 +156,13 @@ def reconstruct_and_judge(
 
     Args:
         snapshot: the measurement and its camera.
-        method: as `fit` gives it.
-        seed: of the random numbers of the method.
+        method: the reconstructor that `fit` returns.
+        seed: seed of the random numbers of the method.
         show_progress: show a progress bar.
         heldout: fraction of the pixels to hold out, and to predict by one more reconstruction.
         uncertainty: estimate the standard deviation of every value.
-        watch: is called with every iteration and its cube; an exception of it ends the
-            reconstruction.
+        watch: function that is called with every iteration and its cube. If it raises an exception,
+            the reconstruction ends.
         passes: checkpoint of a solver of several passes.
 
     Raises:
@@ -198,15 +198,15 @@ def write_results(
 ) -> None:
     """Write cube, convergence, pictures and metrics: all of them, or none after an error.
 
-    Other files in the folder are not touched; metrics.json names those of this result.
+    Other files in the folder are not touched. metrics.json lists the files of this result.
 
     Args:
-        folder: where the files go.
-        settings: of the command.
-        result: of the reconstruction.
-        numbers: of `results.summarize`.
+        folder: folder of the results.
+        settings: settings of the command.
+        result: result of the reconstruction.
+        numbers: numbers that `results.summarize` returns.
         cubes: write the cube and its standard deviations.
-        write_more: writes further files into the folder that it is called with.
+        write_more: function that writes further files into the folder that it is called with.
     """
     camera, output, uncertainty = result.snapshot.camera, settings.output, result.errors
     cube, truth = result.cube[0].cpu(), result.truth
@@ -235,7 +235,7 @@ def write_results(
         )
         if write_more is not None:
             write_more(stage)
-        # Last, as metrics.json lists the files beside it.
+        # metrics.json is written last, because it lists the files beside it.
         results.write_numbers(stage / "metrics.json", numbers)
 
 
@@ -272,7 +272,7 @@ class Progress:
         self.system, self.level, self.truth = snapshot.camera.system, snapshot.level, None
         if snapshot.truth is not None:
             self.truth = snapshot.truth.to(snapshot.y.device) / snapshot.level
-        # A log file gets a line now and then, a terminal a moving bar.
+        # A terminal gets a moving bar, a log file a line every ten seconds.
         interval = 0.1 if sys.stderr.isatty() else 10.0
         self.bar = tqdm(
             total=iterations, unit="it", disable=not show_bar or is_quiet(), mininterval=interval
@@ -317,7 +317,10 @@ class Progress:
 def print_findings(numbers: Json, name: str = "") -> None:
     """Print the note of the camera check, and the warnings.
 
-    One of many snapshots has a name, which stands before its warnings; its note is left out.
+    Args:
+        numbers: numbers of metrics.json.
+        name: name of the snapshot if it is one of many. The name stands before its warnings, and
+            the note is left out.
     """
     prefix = f"{name}: " if name else ""
     if not name and numbers["camera_check"]["note"]:

@@ -1,4 +1,4 @@
-"""Montages of a cube's bands, each in the colour of its wavelength."""
+"""Draw montages of a cube's bands, each in the colour of its wavelength."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Colormap
 
-# A montage of all bands grows with their number. More than 32 would not fit on a screen: of such
-# cubes 28 bands show, evenly spaced. Beside the truth each band takes three tiles, so 8 show.
+# A montage of all bands grows with their number. More than 32 would not fit on a screen, so larger
+# cubes show 28 bands, evenly spaced. Beside the truth each band takes three tiles, so 8 are shown.
 _MAX_BANDS_SHOWN_IN_FULL = 32
 _BANDS_OF_LARGE_CUBES = 28
 _BANDS_BESIDE_TRUTH = 8
@@ -40,7 +40,7 @@ _ROW_NAME_WIDTH = 30  # the column of the upright row names
 _SCALE_WIDTH, _MIN_SCALE_HEIGHT = 14, 164  # a lower scale would be shorter than its label
 _TITLE_LINE_HEIGHT = 20
 _DEFAULT_UNIT, _ROW_NAMES = "value in the cube", ("estimate", "truth", "error")
-# A tint is mixed with this fraction of white: detail is hard to see in pure blue, which is dark.
+# Fraction of white in a tint. Without white, detail in a blue band is too dark to see.
 _WHITE_FRACTION = 0.12
 
 # A text and its colour.
@@ -68,12 +68,12 @@ def save_bands(
     unit: str | None = None,
     errors: Sequence[float] | None = None,  # (C,), nm
 ) -> None:
-    """Writes a montage of bands as PNG, each tinted in the colour of its wavelength.
+    """Write a montage of bands as PNG, each tinted in the colour of its wavelength.
 
-    All bands share one brightness scale, so their relative strength shows. With the truth, three
-    rows (estimate, truth, error) show some of the bands. Estimate and truth then share the truth's
-    brightness scale, and the scale of the error is white at 0. The scales stand to the right. A
-    measurement stands to the left, above the estimate's sRGB rendering.
+    All bands share one brightness scale, so their relative strength is visible. With the truth,
+    three rows (estimate, truth, error) show some of the bands. Estimate and truth then share the
+    truth's brightness scale, and the error scale is white at 0. The scales are to the right of the
+    pictures. A measurement is to their left, above the estimate's sRGB rendering.
 
     Args:
         path: the PNG to write; it is complete or absent.
@@ -81,36 +81,36 @@ def save_bands(
         wavelengths: (C,), nm, increasing; None numbers the bands and leaves them grey.
         truth: (C, H, W), on the cube's scale, or None.
         measurement: (K, H', W') or (H', W'), or None. The first shot is shown.
-        count: number of bands, evenly spaced. None: 8 with the truth, else all (28 of over 32).
-        unit: unit of the cube, named beside its scale.
-        errors: standard errors of the wavelengths, nm, if known: they stand above the bands.
+        count: number of bands to show. None shows 8 beside the truth, else all, or 28 of over 32.
+        unit: unit of the cube, written beside its scale.
+        errors: standard errors of the wavelengths, nm, if known; written above the bands.
 
     Raises:
-        OSError: if the folder is missing or cannot be written.
-        TypeError: if an array is not of real numbers.
-        ValueError: if a shape, the wavelengths or the count does not fit, or a NaN is found.
+        OSError: the folder is missing or cannot be written.
+        TypeError: an array is not of real numbers.
+        ValueError: a shape, the wavelengths or the count does not fit, or a NaN is found.
     """
     estimate = as_cube(cube)
     true_cube = as_truth(truth, estimate)
     values = as_wavelengths(wavelengths, len(estimate))
-    snapshot = None if measurement is None else _first_shot(measurement)
+    snapshot = None if measurement is None else _take_first_shot(measurement)
     shown_bands = _choose_bands(len(estimate), count, beside_truth=true_cube is not None)
     colors = band_colors(values, len(estimate))[shown_bands]
     tints = (1 - _WHITE_FRACTION) * colors + _WHITE_FRACTION
     labels = _name_bands(shown_bands, values, errors, tints)
     cubes = [estimate] if true_cube is None else [estimate, true_cube]
     band_pictures = [[_reduce(x[band]) for band in shown_bands] for x in cubes]
-    # The last cube is the truth, if there is one: estimate and truth share its brightness scale.
+    # Estimate and truth share the brightness scale of the truth, which is the last cube.
     white = white_level(*band_pictures[-1])
     rows = [_tint(pictures, white, tints) for pictures in band_pictures]
-    brightness, unit = _brightness(white), unit or _DEFAULT_UNIT
+    brightness, unit = _make_grey_scale(white), unit or _DEFAULT_UNIT
     if true_cube is None:
         rows = _wrap(rows[0], estimate.shape)
         montage = _Montage(rows, labels, [(brightness, unit, len(rows))])
     else:
         differences = [e - t for e, t in zip(*band_pictures, strict=True)]
         peak = white_level(*map(np.abs, differences))
-        error_colors = _colors(-peak, peak, "RdBu_r")
+        error_colors = _make_scale(-peak, peak, "RdBu_r")
         scales = [(brightness, unit, 2), (error_colors, "estimate − truth", 1)]
         montage = _Montage([*rows, _paint(differences, error_colors)], labels, scales, _ROW_NAMES)
     side_pictures = [] if snapshot is None else [_name_snapshot(snapshot)]
@@ -129,20 +129,29 @@ def save_uncertainty(
     unit: str | None = None,
     errors: Sequence[float] | None = None,  # (C,), nm
 ) -> None:
-    """Writes the standard deviation σ of every value of a cube as PNG, band by band.
+    """Write the standard deviation σ of every value of a cube as PNG, band by band.
 
-    All bands have one scale. The title has ``meaning``, a line that says what one σ means, and how
-    bright the cube is. The other arguments and errors are those of ``save_bands``.
+    All bands have one scale. The title says how bright the cube is. The other arguments and errors
+    are those of `save_bands`.
+
+    Args:
+        path: the PNG to write.
+        std: standard deviations (C, H, W), on the cube's scale.
+        cube: (C, H, W), any scale.
+        wavelengths: (C,), nm, increasing; None numbers the bands.
+        meaning: a line of the title that says what one σ means.
+        unit: unit of the cube, written beside the scale.
+        errors: standard errors of the wavelengths, nm, if known.
     """
     deviation = as_cube(std, "standard deviations")
     cube_level = white_level(as_cube(cube, shape=deviation.shape))
     values = as_wavelengths(wavelengths, len(deviation))
     shown_bands = _choose_bands(len(deviation), None, beside_truth=False)
     pictures = [_reduce(deviation[band]) for band in shown_bands]
-    colors = _colors(0, white_level(*pictures), "inferno")
+    colors = _make_scale(0, white_level(*pictures), "inferno")
     labels = _name_bands(shown_bands, values, errors, np.ones((len(shown_bands), 3)))
     rows = _wrap(_paint(pictures, colors), deviation.shape)
-    title = f"{meaning}\nof the values of the cube 99.5 % are below {cube_level:.2g}"
+    title = f"{meaning}\n99.5 % of the values of the cube are below {cube_level:.2g}"
     montage = _Montage(
         rows, labels, [(colors, f"σ, {unit or _DEFAULT_UNIT}", len(rows))], title=title
     )
@@ -171,10 +180,10 @@ def _tint(pictures: list[np.ndarray], white: float, tints: np.ndarray) -> list[n
 
 
 def _wrap(pictures: list[np.ndarray], shape: tuple[int, ...]) -> list[list[np.ndarray]]:
-    """Put pictures in rows, in reading order; `shape` (C, H, W) is that of their cube."""
+    """Put pictures in rows, in reading order; `shape` is the shape (C, H, W) of their cube."""
     count = len(pictures)
-    # The montage should be about 16:9, as a screen is. Of the three numbers of columns nearest to
-    # that, the one that leaves the fewest holes in the last row is taken.
+    # The montage should have the shape of a screen, about 16:9. Three numbers of columns come close
+    # to it. The number that leaves the fewest holes in the last row is taken.
     ideal_columns = np.sqrt(count * shape[1] / shape[2] * 16 / 9)
     candidates = range(max(1, round(ideal_columns) - 1), max(1, round(ideal_columns) + 1) + 1)
     n_columns = min(candidates, key=lambda n: (-count % n, abs(n - ideal_columns)))
@@ -192,7 +201,7 @@ def _choose_bands(bands: int, count: int | None, beside_truth: bool) -> list[int
     return [int(band) for band in np.rint(np.linspace(0, bands - 1, count))]
 
 
-def _first_shot(measurement: Array) -> np.ndarray:
+def _take_first_shot(measurement: Array) -> np.ndarray:
     array = as_array(measurement, "measurement")
     if array.ndim not in (2, 3) or 0 in array.shape:
         raise ValueError(
@@ -202,7 +211,7 @@ def _first_shot(measurement: Array) -> np.ndarray:
     return array if array.ndim == 2 else array[0]
 
 
-def _colors(low: float, high: float, colors: str | Colormap) -> ScalarMappable:
+def _make_scale(low: float, high: float, colors: str | Colormap) -> ScalarMappable:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
@@ -213,18 +222,18 @@ def _paint(pictures: list[np.ndarray], colors: ScalarMappable) -> list[np.ndarra
     return [colors.to_rgba(picture, bytes=True)[..., :3] for picture in pictures]
 
 
-def _brightness(white: float) -> ScalarMappable:
+def _make_grey_scale(white: float) -> ScalarMappable:
     """Return the colours of a scale from black to white, which stands beside tinted pictures."""
     from matplotlib.colors import ListedColormap
 
     greys = encode(np.linspace(0, 1, 256)[:, None].repeat(3, 1)) / 255
-    return _colors(0, white, ListedColormap(greys))
+    return _make_scale(0, white, ListedColormap(greys))
 
 
 def _draw(
     montage: _Montage, shape: tuple[int, ...], side_pictures: list[tuple[str, np.ndarray]]
 ) -> Sheet:
-    """Draws the montage, and to its left a column of named uint8 pictures."""
+    """Draw the montage, and to its left a column of named uint8 pictures."""
     height, width = (max(1, round(_TILE_SIDE * side / max(shape))) for side in shape)
     # 84 pixels hold "band 128" and "1234.5 nm"; a longer label widens all columns.
     pitch_x = max(width, 84, *(_LETTER_WIDTH * len(label) for label, _ in montage.labels)) + _GAP
@@ -257,7 +266,7 @@ def _draw(
         sheet.scale(colors, label, n_columns * pitch_x, top, _SCALE_WIDTH, scale_height)
         top += n_rows * pitch_y
     bottom = max((len(montage.rows) - 1) * pitch_y + row_height, _MIN_SCALE_HEIGHT)
-    # Beside one row of bands there is no height for the colour picture too.
+    # One row of bands is too low for a second picture beside it.
     side_pictures = side_pictures if len(montage.rows) > 1 else side_pictures[:1]
     height = (bottom - (len(side_pictures) - 1) * (_GAP + _CAPTION_HEIGHT)) // max(
         1, len(side_pictures)
@@ -272,7 +281,7 @@ def _draw(
 
 
 def _reduce(picture: np.ndarray, side: int = 2 * _TILE_SIDE) -> np.ndarray:
-    """Averages over square blocks, so that the longer side becomes less than twice ``side``."""
+    """Return means over square blocks, so many that the longer side is less than twice `side`."""
     # matplotlib's resampling alone would leave aliasing in a picture that it shrinks a lot.
     factor = max(picture.shape) // side
     if factor < 2 or min(picture.shape) < factor:

@@ -1,4 +1,4 @@
-"""Figures of a calibration: held-out errors, parameters and dispersion curve."""
+"""Draw the two figures of a calibration: its result, and the dispersion curve of filters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 
-from cassi.viz.sheet import INK, SMALL, paper, tidy
+from cassi.viz.sheet import INK, SMALL, make_paper_sheet, tidy
 
 
 def save_calibration(
@@ -16,18 +16,18 @@ def save_calibration(
     light: tuple[Sequence[float], Sequence[float]],
     bands: Sequence[float],
 ) -> None:
-    """Draws the held-out errors, the estimated parameters and the spectrum of the light.
+    """Draw the held-out errors, the estimated parameters and the spectrum of the light.
 
     Args:
         path: the PNG to write.
         errors: held-out errors of the nominal and of the calibrated camera.
-        deviations: of each parameter its name, its distance from the nominal value, and its
-            standard error. Both are in pixels by which the parameter moves the border of the mask,
-            or the outermost band.
-        light: offsets along the dispersion, pixels, and the power of the light at them.
+        deviations: for each parameter its name, its deviation from the nominal value, and its
+            standard error. Both numbers are in pixels by which the parameter moves the border of
+            the mask, or the outermost band.
+        light: offsets along the dispersion, pixels, and the power of the light at these offsets.
         bands: offsets of the calibrated bands, pixels.
     """
-    height, sheet = 0.5 + 0.2 * len(deviations), paper()
+    height, sheet = 0.5 + 0.2 * len(deviations), make_paper_sheet()
     left, right = sheet.axes(0, 0, 2.3, height), sheet.axes(3.3, 0, 2.3, height)
     below = sheet.axes(0, height + 0.6, 5.6, 1.1)
     for band in bands:
@@ -61,8 +61,16 @@ def save_dispersion(
     offsets: Sequence[float],
     errors: Sequence[float],
 ) -> None:
-    """Draws a dispersion curve, its points (nm, pixels) of the filters, and its standard errors."""
-    sheet = paper()
+    """Draw a dispersion curve, the points of the filters, and the standard errors of the curve.
+
+    Args:
+        path: the PNG to write.
+        points: wavelength, nm, and offset, pixels, of each filter.
+        wavelengths: wavelengths of the bands, nm, (C,).
+        offsets: offsets of the bands, pixels, (C,).
+        errors: standard errors of the offsets, pixels, (C,).
+    """
+    sheet = make_paper_sheet()
     left, right = sheet.axes(0, 0, 2.6, 1.9), sheet.axes(3.1, 0, 2.6, 1.9)
     left.plot(wavelengths, offsets, "o-", ms=2, lw=0.8, color="#1f5aa6")
     left.plot(*zip(*points, strict=True), "s", ms=5, mfc="none", color="#b5482a")

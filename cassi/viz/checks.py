@@ -1,4 +1,4 @@
-"""Checks of the arguments of all figures (cubes, wavelengths, points), and their common scales."""
+"""Check of the arguments of all figures (cubes, wavelengths, points), and their common scales."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -11,7 +11,14 @@ Wavelengths: TypeAlias = Sequence[float] | np.ndarray | torch.Tensor | None
 
 
 def as_array(value: object, name: str) -> np.ndarray:
-    """Gives a tensor or array of real numbers as float32 or float64, if possible without a copy."""
+    """Return a tensor or array of real numbers as float32 or float64, if possible without a copy.
+
+    `name` names the array in messages.
+
+    Raises:
+        TypeError: the values are no real numbers.
+        ValueError: a value is NaN or infinite.
+    """
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         if value.dtype == torch.bfloat16:  # the one float type that NumPy lacks
@@ -22,7 +29,8 @@ def as_array(value: object, name: str) -> np.ndarray:
         raise TypeError(f"expected {name} of real numbers, got dtype {array.dtype}: convert it")
     if array.dtype not in (np.float32, np.float64):
         array = array.astype(np.float32)
-    # One NaN or infinity makes the whole sum so; unlike isfinite this needs no second array.
+    # One NaN or infinity makes the sum NaN or infinite. The sum needs no second array of the same
+    # size, which `isfinite` would.
     with np.errstate(invalid="ignore", over="ignore"):
         total = np.sum(array, dtype=np.float64)
     if not np.isfinite(total):
@@ -34,7 +42,12 @@ def as_array(value: object, name: str) -> np.ndarray:
 
 
 def as_cube(cube: Array, name: str = "cube", shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """Gives a finite cube (C, H, W) of the scene's shape as a float array."""
+    """Return a cube (C, H, W) as a float array, after a check of its values and shape.
+
+    Raises:
+        TypeError: the values are no real numbers.
+        ValueError: the cube is not (C, H, W), not of the expected shape, or not finite.
+    """
     cube_shape = tuple(np.shape(cube))
     if len(cube_shape) != 3 or 0 in cube_shape:
         advice = "take one scene of the batch, cube[0]" if len(cube_shape) == 4 else "reshape it"
@@ -48,12 +61,17 @@ def as_cube(cube: Array, name: str = "cube", shape: tuple[int, ...] | None = Non
 
 
 def as_truth(truth: Array | None, cube: np.ndarray) -> np.ndarray | None:
-    """Checks the true cube against the estimate, see `as_cube`; None stays None."""
+    """Return the truth as a float array of the estimate's shape; see `as_cube`. None stays None."""
     return None if truth is None else as_cube(truth, "truth", cube.shape)
 
 
 def as_wavelengths(wavelengths: Wavelengths, bands: int) -> np.ndarray | None:
-    """Gives the wavelengths (nm) of a cube's bands as float64 (C,); None stays None."""
+    """Return the wavelengths (nm) of a cube's bands as float64 (C,); None stays None.
+
+    Raises:
+        TypeError: the values are no real numbers.
+        ValueError: the wavelengths are not C increasing values in nm.
+    """
     if wavelengths is None:
         return None
     values = as_array(wavelengths, "wavelengths").astype(np.float64)
@@ -79,7 +97,11 @@ def as_wavelengths(wavelengths: Wavelengths, bands: int) -> np.ndarray | None:
 def as_points(
     points: Sequence[Sequence[float]], height: int, width: int
 ) -> list[tuple[float, float]]:
-    """Gives points as (row, column) pairs, pixels from 0: ints for whole pixels, else floats."""
+    """Return points as (row, column) pairs, pixels from 0: ints for whole pixels, else floats.
+
+    Raises:
+        ValueError: there is no point, or a point is no pair of numbers inside the picture.
+    """
     pairs: list[tuple[float, float]] = []
     for point in points:
         pair = tuple(point)
@@ -101,7 +123,7 @@ def as_points(
 
 
 def shrink(cube: np.ndarray, block: int) -> np.ndarray:
-    """Averages a cube (C, H, W) over square blocks; rows and columns that fill none are dropped."""
+    """Return means of a cube (C, H, W) over square blocks, without rows and columns left over."""
     if block == 1:
         return cube
     bands, height, width = cube.shape
@@ -112,7 +134,7 @@ def shrink(cube: np.ndarray, block: int) -> np.ndarray:
 
 
 def white_level(*pictures: np.ndarray) -> float:
-    """Gives the value shown as full brightness: the 99.5th percentile, or 1 for black pictures."""
+    """Return the value shown as full brightness: the 99.5th percentile, or 1 for black pictures."""
     values = np.concatenate([picture.ravel() for picture in pictures])
     level = float(np.percentile(values, 99.5))
     # Fewer than 0.5 % of the pixels may be lit, as in a picture of a few stars.

@@ -11,8 +11,8 @@ from cassi.viz.checks import Array, Wavelengths, as_cube, as_wavelengths
 
 # Outside of this range, nm, the colour matching functions are below 0.01 % of their peak.
 _VISIBLE_RANGE = (380.0, 780.0)
-# Rows rendered at once. The product needs a contiguous copy of a strided cube; that of 64 rows of a
-# 28×660×660 cube is 5 MB.
+# Rows that are rendered at once. The product needs a contiguous copy of a strided cube. A copy of
+# 64 rows of a 28×660×660 cube has 5 MB.
 _BLOCK_ROWS = 64
 # From linear sRGB to XYZ, IEC 61966-2-1.
 _XYZ_FROM_SRGB = np.array(
@@ -33,40 +33,40 @@ def srgb(
     illuminant: str | None = "D65",
     exposure: float | None = None,
 ) -> np.ndarray:  # (H, W, 3)
-    """Renders a cube as an sRGB picture through the CIE 1931 2° observer.
+    """Render a cube as an sRGB picture through the CIE 1931 2° observer.
 
     The colour of a pixel with spectrum r under the illuminant E is
 
         XYZ = k ∫ r(λ) E(λ) cmf(λ) dλ,   k = 1 / ∫ E(λ) ȳ(λ) dλ,
 
-    integrated at 1 nm, r being linear between the bands (of any spacing) and constant beyond the
-    first and the last, as CIE 15:2018, section 7.2.3, advises for missing data. A flat spectrum is
-    therefore neutral whatever the bands cover. The white of E is adapted to that of sRGB
-    (Bradford), then come exposure, clipping and the sRGB curve (IEC 61966-2-1).
+    integrated in steps of 1 nm. The spectrum r is linear between the bands, and constant beyond the
+    first and the last band, as CIE 15:2018, section 7.2.3, advises for missing data. So a flat
+    spectrum is neutral, whatever range the bands cover. The white of E is adapted to the white of
+    sRGB (Bradford). Exposure, clipping and the sRGB curve (IEC 61966-2-1) follow.
 
-    Bands outside 380–780 nm contribute nothing. Where no band is visible, or ``wavelengths`` is
-    None, the colours are false: blue, green and red are the means of the first, middle and last
-    third of the bands.
+    Bands outside 380–780 nm contribute nothing. If no band is visible, or `wavelengths` is None,
+    the colours are false: blue, green and red are the means of the first, middle and last third of
+    the bands.
 
     Args:
         cube: (C, H, W), reflectance or radiance, any scale; negative values render as black.
         wavelengths: (C,), nm, increasing, or None.
         illuminant: light that falls on a cube of reflectances, a CIE or ISO name
             ("D65", "D50", "A", …); None for a cube of radiances, E = 1.
-        exposure: factor on the linear picture; None for ``exposure_of(cube, …)``. Give several
-            pictures the same one to compare them.
+        exposure: factor on the linear picture; None for `exposure_of(cube, …)`. Pictures can be
+            compared if they have the same exposure.
 
     Returns:
         uint8 (H, W, 3), 0–255.
 
     Raises:
-        TypeError: if the cube is not of real numbers.
-        ValueError: if a shape, the wavelengths, the illuminant or the exposure is not as above,
+        TypeError: the cube is not of real numbers.
+        ValueError: a shape, the wavelengths, the illuminant or the exposure is not as above,
             or the cube holds a NaN.
     """
-    linear = _linear_srgb(cube, wavelengths, illuminant)
+    linear = _render_linear(cube, wavelengths, illuminant)
     if exposure is None:
-        exposure = _exposure(linear)
+        exposure = _choose_exposure(linear)
     if not (np.isfinite(exposure) and exposure > 0):
         raise ValueError(f"expected a positive exposure, got {exposure}: give None to choose one")
     linear *= np.float32(exposure)
@@ -78,37 +78,37 @@ def exposure_of(
     wavelengths: Wavelengths,  # (C,), nm
     illuminant: str | None = "D65",
 ) -> float:
-    """Chooses the exposure of a picture: its 99.5th percentile becomes 95 % of full scale.
+    """Choose the exposure of a picture: its 99.5th percentile becomes 95 % of full scale.
 
     The percentile is that of the largest linear sRGB channel of each pixel. Arguments and errors
-    are those of ``srgb``.
+    are those of `srgb`.
 
     Returns:
-        The factor that ``srgb`` takes as ``exposure``; 1 for a black cube.
+        The factor that `srgb` takes as `exposure`; 1 for a black cube.
     """
-    return _exposure(_linear_srgb(cube, wavelengths, illuminant))
+    return _choose_exposure(_render_linear(cube, wavelengths, illuminant))
 
 
 def rendering_matrix(
     wavelengths: Wavelengths, bands: int | None = None, illuminant: str | None = "D65"
 ) -> np.ndarray:
-    """Gives the matrix (3, C) from a spectrum to linear sRGB, by the equation of ``srgb``."""
+    """Return the matrix (3, C) from a spectrum to linear sRGB, by the equation of `srgb`."""
     if bands is None:
         if wavelengths is None:
             raise ValueError("expected wavelengths or a number of bands, got neither: give one")
         bands = len(wavelengths)
     values = as_wavelengths(wavelengths, bands)
     key = None if values is None else tuple(values.tolist())
-    return _weights(key, bands, illuminant).copy()
+    return _compute_weights(key, bands, illuminant).copy()
 
 
 def band_colors(wavelengths: Wavelengths, bands: int) -> np.ndarray:
-    """Gives every band the colour of its wavelength, for tinting pictures and labels.
+    """Return every band the colour of its wavelength, for tinting pictures and labels.
 
-    Spectral colours lie outside sRGB: a channel is negative. 40 % of this channel's value is
-    subtracted from all three, which moves the colour towards grey. (The whole value would turn red
-    into pink; without this step 500 to 560 nm would all have one green.) Then the colour is
-    clipped at 0, and scaled so that its largest channel is 1.
+    Spectral colours are outside sRGB: one channel is negative. 40 % of this channel's value is
+    subtracted from all three channels, which moves the colour towards grey. (With the whole value,
+    red would become pink. Without this step, 500 to 560 nm would all have the same green.) Then the
+    colour is clipped at 0, and scaled so that its largest channel is 1.
 
     Args:
         wavelengths: (C,), nm, increasing, or None.
@@ -116,20 +116,20 @@ def band_colors(wavelengths: Wavelengths, bands: int) -> np.ndarray:
 
     Returns:
         float32 (C, 3), linear sRGB, largest channel 1; white for bands outside 380–780 nm and
-        where ``wavelengths`` is None.
+        where `wavelengths` is None.
 
     Raises:
-        ValueError: if the wavelengths do not fit the bands or do not increase.
+        ValueError: the wavelengths do not fit the bands or do not increase.
     """
     values = as_wavelengths(wavelengths, bands)
     colors = np.ones((bands, 3), np.float32)
     if values is None:
         return colors
-    grid, cmfs, to_srgb, _ = _observer(None)
+    grid, cmfs, to_srgb, _ = _load_observer(None)
     for band, wavelength in enumerate(values):
         if _VISIBLE_RANGE[0] <= wavelength <= _VISIBLE_RANGE[1]:
-            # The observer's response vanishes towards the ends of the range, and the hue becomes
-            # that of rounding errors. Beyond 420 and 680 nm the hue at these two is used.
+            # The observer's response vanishes towards the ends of the range, where rounding errors
+            # would decide the hue. So below 420 nm and above 680 nm, the hue at this limit is used.
             hue_nm = np.clip(wavelength, 420.0, 680.0)
             color = to_srgb @ [np.interp(hue_nm, grid, cmf) for cmf in cmfs]
             color = np.clip(color - 0.4 * color.min(), 0.0, None)
@@ -138,9 +138,13 @@ def band_colors(wavelengths: Wavelengths, bands: int) -> np.ndarray:
 
 
 def cie_response(wavelengths: Wavelengths) -> np.ndarray:
-    """Gives the CIE 1931 2° observer x̄, ȳ, z̄ at wavelengths (nm): (3, C), each curve of sum 1."""
+    """Return the CIE 1931 2° curves x̄, ȳ, z̄ at wavelengths (nm): (3, C), each with the sum 1.
+
+    Raises:
+        ValueError: a curve is 0 at all wavelengths.
+    """
     nm = np.asarray(wavelengths, np.float64)
-    grid, cmfs, _, _ = _observer(None)
+    grid, cmfs, _, _ = _load_observer(None)
     curves = np.stack([np.interp(nm, grid, cmf, left=0, right=0) for cmf in cmfs])
     sums = curves.sum(1, keepdims=True)
     if not (sums > 0).all():
@@ -149,9 +153,9 @@ def cie_response(wavelengths: Wavelengths) -> np.ndarray:
 
 
 def xyz_of_srgb(picture: np.ndarray, is_encoded: bool) -> np.ndarray:
-    """Gives X, Y, Z of an sRGB picture (3, H, W), each relative to that of white.
+    """Return X, Y, Z of an sRGB picture (3, H, W), each divided by its value for white.
 
-    ``is_encoded`` says whether the picture still has the sRGB curve; if not, it is linear.
+    `is_encoded` says whether the picture still has the sRGB curve; if not, it is linear.
     """
     if is_encoded:
         is_linear = picture <= 0.04045
@@ -163,14 +167,14 @@ def xyz_of_srgb(picture: np.ndarray, is_encoded: bool) -> np.ndarray:
 
 
 def encode(linear: np.ndarray) -> np.ndarray:
-    """Encodes linear light as uint8 by the sRGB curve. The input is clipped to [0, 1] in place."""
+    """Encode linear light as uint8 by the sRGB curve. The input is clipped to [0, 1] in place."""
     np.clip(linear, 0.0, 1.0, out=linear)
     power_law = 1.055 * np.power(linear, 1 / 2.4) - 0.055
     encoded_light = np.where(linear <= 0.0031308, 12.92 * linear, power_law)
     return np.rint(255.0 * encoded_light).astype(np.uint8)
 
 
-def _linear_srgb(cube: Array, wavelengths: Wavelengths, illuminant: str | None) -> np.ndarray:
+def _render_linear(cube: Array, wavelengths: Wavelengths, illuminant: str | None) -> np.ndarray:
     array = as_cube(cube)
     bands, height, width = array.shape
     weights = rendering_matrix(wavelengths, bands, illuminant)
@@ -182,7 +186,7 @@ def _linear_srgb(cube: Array, wavelengths: Wavelengths, illuminant: str | None) 
     return linear
 
 
-def _exposure(linear: np.ndarray) -> float:
+def _choose_exposure(linear: np.ndarray) -> float:
     level = float(np.percentile(linear.max(axis=2), 99.5))
     # The percentile is 0 where fewer than 0.5 % of the pixels are lit.
     if level <= 0:
@@ -191,27 +195,27 @@ def _exposure(linear: np.ndarray) -> float:
 
 
 @lru_cache(maxsize=32)
-def _weights(
+def _compute_weights(
     wavelengths: tuple[float, ...] | None, bands: int, illuminant: str | None
 ) -> np.ndarray:
-    """Gives the matrix (3, C) from a spectrum to linear sRGB, see `rendering_matrix`."""
-    grid, cmfs, to_srgb, light = _observer(illuminant)
+    """Return the matrix (3, C) from a spectrum to linear sRGB, see `rendering_matrix`."""
+    grid, cmfs, to_srgb, light = _load_observer(illuminant)
     values = np.asarray(wavelengths if wavelengths is not None else [], np.float64)
     visible_bands = np.flatnonzero((values >= _VISIBLE_RANGE[0]) & (values <= _VISIBLE_RANGE[1]))
     if visible_bands.size == 0:
-        return _false_colors(bands)
+        return _make_false_colors(bands)
     weights = np.zeros((3, bands))
     for index, band in enumerate(visible_bands):
-        # A spectrum that is linear between its bands is a sum of hat functions, one a band. The
-        # weight of a band is the integral of its hat under the matching functions. np.interp makes
+        # A spectrum that is linear between its bands is a sum of hat functions, one per band. The
+        # weight of a band is the integral of its hat times the matching functions. np.interp makes
         # the first and the last hat constant beyond the bands.
         hat = np.interp(grid, values[visible_bands], np.eye(visible_bands.size)[index])
         weights[:, band] = to_srgb @ ((cmfs * light) @ hat)
     return weights.astype(np.float32)
 
 
-def _false_colors(bands: int) -> np.ndarray:
-    """Gives the matrix (3, C) that averages thirds of the bands: the last is red, the first blue.
+def _make_false_colors(bands: int) -> np.ndarray:
+    """Return the matrix (3, C) that averages thirds of the bands: the last is red, the first blue.
 
     A band on the border of two thirds counts in both, by the fraction of it that lies in each.
     """
@@ -222,20 +226,20 @@ def _false_colors(bands: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=8)
-def _observer(illuminant: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Gives the grid (nm), the 3 matching functions, XYZ to linear sRGB, and the light E.
+def _load_observer(illuminant: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the grid (nm), the 3 matching functions, XYZ to linear sRGB, and the light E.
 
     The matrix to sRGB includes k and the adaptation of E's white, so that E itself gives (1, 1, 1).
     """
-    tables = _tables()
+    tables = _load_tables()
     illuminants = tables["illuminants"]
     if illuminant is not None and illuminant not in illuminants:
         names = ", ".join(sorted(illuminants))
         raise ValueError(f"expected an illuminant, got {illuminant!r}: choose one of {names}")
-    grid, cmfs = _table(*tables["observer"])
+    grid, cmfs = _read_table(*tables["observer"])
     light = np.ones_like(grid)
     if illuminant is not None:
-        light = np.interp(grid, *_table(*illuminants[illuminant]))
+        light = np.interp(grid, *_read_table(*illuminants[illuminant]))
     white = cmfs @ light
     cones = _BRADFORD @ np.stack([white / white[1], _XYZ_FROM_SRGB.sum(axis=1)], axis=1)
     adapt = np.linalg.inv(_BRADFORD) @ np.diag(cones[:, 1] / cones[:, 0]) @ _BRADFORD
@@ -243,15 +247,15 @@ def _observer(illuminant: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return grid, cmfs, to_srgb, light
 
 
-def _tables() -> dict[str, Any]:
-    """Reads color.json: the observer and the illuminants, with their source."""
+def _load_tables() -> dict[str, Any]:
+    """Read color.json: the observer and the illuminants, with their source."""
     tables: dict[str, Any] = json.loads(Path(__file__).with_name("color.json").read_text())
     return tables
 
 
-def _table(
+def _read_table(
     axis: list[float], values: list[float] | list[list[float]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Gives the grid of a table, from `axis[0]` on with the spacing `axis[1]`, and its values."""
+    """Return the grid of a table, from `axis[0]` on with the spacing `axis[1]`, and its values."""
     array = np.asarray(values, np.float64)
     return axis[0] + axis[1] * np.arange(array.shape[-1]), array

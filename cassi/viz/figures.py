@@ -1,4 +1,4 @@
-"""Figures for a paper: methods side by side, and their convergence, as PNG and PDF."""
+"""Draw figures for a paper as PNG and PDF: methods side by side, convergence and bars."""
 
 from __future__ import annotations
 
@@ -24,7 +24,16 @@ from cassi.viz.color import band_colors, encode, exposure_of, srgb
 from cassi.viz.names import name_band
 from cassi.viz.points import COLORS, choose_points, correlation, region_spectrum
 from cassi.viz.report.codec import block_size
-from cassi.viz.sheet import BODY, INK, SMALL, Sheet, fitting, literal, paper, tidy
+from cassi.viz.sheet import (
+    BODY,
+    INK,
+    SMALL,
+    Sheet,
+    escape_label,
+    make_paper_sheet,
+    shorten_to_fit,
+    tidy,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,13 +43,14 @@ TRUTH = " "
 # Lengths are inches. Five pictures of this width fit across the two columns of a journal's page.
 _CELL_WIDTH = 1.45
 _GAP, _ROW_LABEL_WIDTH = 0.05, 0.28
-# The axes of the spectra of a region, and a line of their legend.
+# Size of the axes of a region's spectra, and height of a line of their legend.
 _CURVE_WIDTH, _CURVE_HEIGHT, _LEGEND_LINE = 1.5, 1.35, 0.125
-# An enlarged square takes this fraction of its picture's width.
+# Fraction of a picture's width that its enlarged square takes, and the colour of the square's
+# frame.
 _ENLARGED_FRACTION, _FRAME_COLOR = 0.46, "#ffe000"
 # A curve of more points is drawn without markers, which would overlap.
 _MAX_MARKED_POINTS = 10
-# Length of the line before a name in a legend, with its space, in units of the font's size.
+# Length of the line before a name in a legend, with the gap after it, in units of the font's size.
 _HANDLE_LENGTH = 2.4
 
 
@@ -49,11 +59,11 @@ class Layout:
     """What a comparison shows of a scene.
 
     Attributes:
-        bands: wavelengths in nm: the nearest bands are shown. Where there are no wavelengths,
-            numbers of bands, from 1. None shows four bands, evenly spaced.
-        zoom: `(row, column, side)`, pixels, of a square that every picture shows enlarged too.
-            "auto" takes the square with the most detail, None takes no square.
-        regions: (row, column) of the pixels whose spectra are drawn. None takes the four of
+        bands: wavelengths in nm, whose nearest bands are shown; numbers of bands, from 1, if there
+            are no wavelengths. None shows four bands, evenly spaced.
+        zoom: `(row, column, side)`, pixels, of a square that every picture also shows enlarged.
+            "auto" takes the square with the most detail. None takes no square.
+        regions: (row, column) of the pixels whose spectra are drawn. None takes the four points of
             `cassi.viz.choose_points`.
     """
 
@@ -62,12 +72,16 @@ class Layout:
     regions: Sequence[tuple[int, int]] | None = None
 
     def choose(self, cube: np.ndarray, wavelengths: Wavelengths) -> Selection:
-        """Return the bands, the square and the regions that are shown of a cube `(C, H, W)`."""
+        """Return the bands, square and regions of a cube `(C, H, W)` that are shown.
+
+        Raises:
+            ValueError: a band, the square or a region is outside the cube.
+        """
         return Selection(self._bands(len(cube), wavelengths), self._zoom(cube), self._regions(cube))
 
     def _bands(self, count: int, wavelengths: Wavelengths) -> list[int]:
         if self.bands is None:
-            # Each band is the middle one of a quarter of the bands.
+            # Each band that is shown lies in the middle of a quarter of the bands.
             n_shown = min(4, count)
             return [int(band) for band in np.unique((np.arange(n_shown) + 0.5) * count // n_shown)]
         values = np.arange(1.0, count + 1) if wavelengths is None else np.asarray(wavelengths)
@@ -84,7 +98,7 @@ class Layout:
         if self.zoom is None:
             return None
         if self.zoom == "auto":
-            return most_detail(cube, max(1, min(height, width) // 5))
+            return find_most_detail(cube, max(1, min(height, width) // 5))
         row, column, side = self.zoom
         if not (side >= 1 and 0 <= row <= height - side and 0 <= column <= width - side):
             raise ValueError(
@@ -115,13 +129,13 @@ class Selection:
     regions: list[tuple[int, int]]
 
 
-def most_detail(cube: np.ndarray, side: int) -> tuple[int, int, int]:
+def find_most_detail(cube: np.ndarray, side: int) -> tuple[int, int, int]:
     """Return `(row, column, side)` of the square with the strongest edges of a cube's mean band."""
     mean_band = cube.mean(axis=0)
     edges = np.zeros(mean_band.shape)
     edges[:, 1:] += np.diff(mean_band, axis=1) ** 2
     edges[1:] += np.diff(mean_band, axis=0) ** 2
-    # The sum over any square is four values of the summed-area table.
+    # The sum over any square follows from four values of the summed-area table.
     sums = np.pad(edges.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
     detail = sums[side:, side:] - sums[:-side, side:] - sums[side:, :-side] + sums[:-side, :-side]
     row, column = np.unravel_index(detail.argmax(), detail.shape)
@@ -137,19 +151,31 @@ def save_comparison(
     metrics: Mapping[str, Mapping[str, float | None]],
     layout: Layout | None = None,
 ) -> None:
-    """Writes ``<name>.png`` and ``<name>.pdf``: the truth and every method side by side.
+    """Write `<name>.png` and `<name>.pdf`: the truth and every method side by side.
 
     From the top, the rows are:
 
     - true colour, at the truth's exposure for all;
     - some bands, each at one brightness for all;
-    - the error of a pixel, √(mean over bands of (x − truth)²), at one scale for all, whose upper
-      end is the 99.5th percentile over all methods;
+    - the error of each pixel, √(mean over bands of (x − truth)²), at one scale for all, which ends
+      at the 99.5th percentile over all methods;
     - the spectra of regions of 5×5 pixels, with their correlation r to the truth.
 
-    Without a truth there are no errors and no r, and the first method takes its part for exposure,
-    brightness and regions. Pictures of more than 400×400 pixels are averaged over blocks. "psnr"
-    and "ssim" of a method's metrics stand above its column.
+    Without a truth there are no errors and no r. The first method then decides exposure, brightness
+    and regions. Pictures of more than 400×400 pixels are averaged over blocks.
+
+    Args:
+        folder: folder of the two files.
+        name: name of the files without suffix.
+        cubes: cube (C, H, W) of each method.
+        truth: (C, H, W), on the cubes' scale, or None.
+        wavelengths: (C,), nm, increasing; None numbers the bands.
+        metrics: numbers of each method; its "psnr" and "ssim" are written above its column.
+        layout: bands, square and regions to show; None takes the default ones.
+
+    Raises:
+        TypeError: a cube is not of real numbers.
+        ValueError: shapes differ, there is no cube, or name or layout do not fit.
     """
     if not name or Path(name).name != name:
         raise ValueError(f"expected a file name without a folder, got {name!r}: rename the scene")
@@ -170,26 +196,29 @@ def save_curves(
     curves: Mapping[str, Sequence[tuple[float, float]]],
     label: str,
 ) -> None:
-    """Writes ``<name>.png`` and ``<name>.pdf``: a curve of (value, PSNR in dB) for every method.
+    """Write `<name>.png` and `<name>.pdf`: a curve of (value, PSNR in dB) for every method.
 
-    ``label`` names the value. A method with one pair, such as a network, is a dot. The axis is
+    `label` names the value. A method with one pair, such as a network, is a dot. The axis is
     logarithmic if its values are positive and span more than a factor of 30. Pairs with a value
     that is not finite are left out.
+
+    Raises:
+        ValueError: no method has a finite pair.
     """
     pairs = {m: np.asarray(list(curve), float).reshape(-1, 2) for m, curve in curves.items()}
     finite_pairs = {m: curve[np.isfinite(curve).all(axis=1)] for m, curve in pairs.items()}
     finite_pairs = {m: curve for m, curve in finite_pairs.items() if len(curve)}
     if not finite_pairs:
         raise ValueError("expected (value, PSNR) of at least one method, got none: pass some")
-    sheet = paper()
+    sheet = make_paper_sheet()
     axes = sheet.axes(0, 0, 4.0, 2.6)
     for index, (method, curve) in enumerate(finite_pairs.items()):
         color = COLORS[index % len(COLORS)]
-        # The colours repeat after six methods; the kind of line then tells methods apart.
+        # The colours repeat after six methods. From there on, the style of the line differs.
         line = ("-", "--", ":", "-.")[index // len(COLORS) % 4]
         marker = "o" if len(curve) <= _MAX_MARKED_POINTS else None
         style: Any = {"marker": marker, "ms": 4, "lw": 1.4, "color": color, "ls": line}
-        axes.plot(*curve.T, label=literal(method), **style)
+        axes.plot(*curve.T, label=escape_label(method), **style)
     values = np.concatenate([curve[:, 0] for curve in finite_pairs.values()])
     if 0 < 30 * values.min() < values.max():
         axes.set_xscale("log")
@@ -207,25 +236,25 @@ def save_bars(
     levels: Mapping[str, Mapping[str, float | None]],
     title: str,
 ) -> None:
-    """Writes ``<name>.png`` and ``<name>.pdf``: bars for the PSNR, dB, of cases and methods.
+    """Write `<name>.png` and `<name>.pdf`: bars for the PSNR, dB, of cases and methods.
 
-    ``levels`` gives the PSNR of every method, by case; a method without one has no bar there.
+    `levels` gives the PSNR of every method, by case; a method without one has no bar there.
     """
     methods = list(dict.fromkeys(method for case in levels.values() for method in case))
-    height, sheet = 0.8 / max(1, len(methods)), paper()
+    height, sheet = 0.8 / max(1, len(methods)), make_paper_sheet()
     axes = sheet.axes(0, 0, 4.0, 0.4 + 0.3 * len(levels) * max(1, len(methods)))
     drawn_values: list[float] = []
     for index, method in enumerate(methods):
         psnr = [case.get(method) for case in levels.values()]
         bar_values = {row: value for row, value in enumerate(psnr) if value is not None}
         positions = [row + (index - (len(methods) - 1) / 2) * height for row in bar_values]
-        style: Any = {"color": COLORS[index % len(COLORS)], "label": literal(method)}
+        style: Any = {"color": COLORS[index % len(COLORS)], "label": escape_label(method)}
         bars = axes.barh(positions, list(bar_values.values()), height, **style)
         axes.bar_label(bars, fmt="%.2f", padding=2, fontsize=SMALL)
         drawn_values += bar_values.values()
-    axes.set_yticks(range(len(levels)), list(map(literal, levels)))
+    axes.set_yticks(range(len(levels)), list(map(escape_label, levels)))
     axes.invert_yaxis()
-    # Bars do not begin at 0 dB: their differences, which matter, would be too small to see.
+    # The bars do not begin at 0 dB, because their differences would then be too small to see.
     if drawn_values:
         axes.set_xlim(min(drawn_values) - 2, max(drawn_values) + 2)
     axes.set_xlabel("PSNR / dB", fontsize=BODY)
@@ -247,7 +276,7 @@ class _Comparison:
         cubes: the cube of every column, the truth first if there is one.
         truth: the truth (C, H, W), or None.
         wavelengths: (C,), nm, or None.
-        metrics: those of every method.
+        metrics: numbers of every method, such as PSNR and SSIM.
         selection: the bands, the square and the regions.
     """
 
@@ -261,29 +290,29 @@ class _Comparison:
     ) -> None:
         self.cubes, self.truth, self.wavelengths = dict(cubes), truth, wavelengths
         self.metrics, self.selection = metrics, selection
-        # The truth, or the first method: it gives exposure and brightness.
+        # The truth, or else the first method, decides exposure and brightness.
         self.reference = next(iter(self.cubes.values()))
         height, width = self.reference.shape[1:]
         self.block = block_size(height, width)
         self.reduced_cubes = {key: shrink(cube, self.block) for key, cube in self.cubes.items()}
-        # A very long or very high scene is squeezed, or the page would be nearly empty.
+        # Very wide and very high scenes are squeezed, because the page would be nearly empty.
         self.cell_height = _CELL_WIDTH * min(3.0, max(0.3, height / width))
         self.n_rows = 1 + len(selection.bands) + (truth is not None)
         self.width = _ROW_LABEL_WIDTH + max(2, len(self.cubes)) * (_CELL_WIDTH + _GAP)
-        self.sheet = paper()
+        self.sheet = make_paper_sheet()
 
     def draw(self) -> Sheet:
-        """Draws all rows."""
+        """Draw all rows."""
         exposure = exposure_of(self.reference, self.wavelengths, None)
 
         def color(cube: np.ndarray) -> np.ndarray:
             return srgb(cube, self.wavelengths, None, exposure)
 
         for key, axes in self._draw_row(0, "true colour", color).items():
-            axes.set_title(self._head(key), fontsize=BODY, color=INK, pad=3, parse_math=False)
+            axes.set_title(self._make_title(key), fontsize=BODY, color=INK, pad=3, parse_math=False)
             if key == next(iter(self.cubes)):
                 self._mark_regions(axes)
-        # 12 % of white: detail is hard to see in pure blue, which is dark.
+        # A tint has 12 % of white. Without white, detail in a blue band is too dark to see.
         tints = 0.88 * band_colors(self.wavelengths, len(self.reference)) + 0.12
         for row, band in enumerate(self.selection.bands, start=1):
             white = white_level(next(iter(self.reduced_cubes.values()))[band])
@@ -291,7 +320,7 @@ class _Comparison:
             self._draw_row(row, name_band(band, self.wavelengths), draw)
         if self.truth is not None:
             self._draw_errors(list(self.reduced_cubes.values()))
-        # Four regions stand in rows of 4, of 2 or of 1, never three above a single one.
+        # A row has 4, 2 or 1 regions. With 3 in a row, the fourth region would be alone below.
         per_row = next(n for n in (4, 2, 1) if n == 1 or self.width >= n * _CURVE_WIDTH)
         per_row = min(len(self.selection.regions), per_row)
         pitch = self.width / per_row
@@ -299,9 +328,9 @@ class _Comparison:
         region_height = legend_height + _CURVE_HEIGHT + 0.42
         for index, point in enumerate(self.selection.regions):
             row, column = divmod(index, per_row)
-            top = self._corner(self.n_rows, 0)[1] + row * region_height + legend_height
+            top = self._find_corner(self.n_rows, 0)[1] + row * region_height + legend_height
             axes = self.sheet.axes(column * pitch + 0.36, top, pitch - 0.46, _CURVE_HEIGHT)
-            # From inches to points, less the line before each name.
+            # The width in points (72 per inch), without the line before each name.
             name_width = 72 * (pitch - 0.3) - _HANDLE_LENGTH * SMALL
             self._draw_region(axes, index, point, name_width)
         return self.sheet
@@ -312,11 +341,11 @@ class _Comparison:
         """Draw a picture of every cube, with the enlarged square in it; return the axes by name."""
         row_axes = {}
         for column, (key, cube) in enumerate(self.reduced_cubes.items()):
-            row_axes[key] = self._picture(row, column, draw(cube))
+            row_axes[key] = self._draw_picture(row, column, draw(cube))
             if self.selection.zoom is not None:
                 top, left, side = self.selection.zoom
-                # From the full cube: the enlarged square has room for pixels that the picture
-                # averages over blocks.
+                # The square is cut from the full cube, because it has room for the pixels that the
+                # picture averages over blocks.
                 square = self.cubes[key][:, top : top + side, left : left + side]
                 self._enlarge(row_axes[key], draw(square), self.selection.zoom)
         self._label(row, words)
@@ -346,10 +375,12 @@ class _Comparison:
         errors = [np.sqrt(((cube - cubes[0]) ** 2).mean(axis=0)) for cube in cubes[1:]]
         scale = white_level(*errors)
         for column, error in enumerate(errors, start=1):
-            image = self._picture(row, column, error, cmap="inferno", vmin=0, vmax=scale).images[0]
+            image = self._draw_picture(
+                row, column, error, cmap="inferno", vmin=0, vmax=scale
+            ).images[0]
         self._label(row, "error")
         # The truth has no error, so its cell in this row is free for the scale.
-        left, top = self._corner(row, 0)
+        left, top = self._find_corner(row, 0)
         bar = self.sheet.axes(left + _CELL_WIDTH - 0.16, top, 0.1, self.cell_height)
         self.sheet.figure.colorbar(image, cax=bar)
         bar.yaxis.set_ticks_position("left")
@@ -378,7 +409,7 @@ class _Comparison:
                 continue
             r = None if reference is None else correlation(spectrum, reference)
             r_text = "" if r is None else f"  {r:.3f}".replace("-", "−")
-            label = literal(fitting(key, r_text, name_width))
+            label = escape_label(shorten_to_fit(key, r_text, name_width))
             color = COLORS[n_methods % len(COLORS)]
             axes.plot(x, spectrum, color=color, lw=1.2, marker=marker, label=label)
             n_methods += 1
@@ -403,7 +434,7 @@ class _Comparison:
         for index, (row, column) in enumerate(self.selection.regions):
             x, y = (column + 0.5) / self.block - 0.5, (row + 0.5) / self.block - 0.5
             axes.plot([x], [y], "s", ms=4, mfc="none", mec="white", mew=0.9, path_effects=outline)
-            # Near the right border the number stands left of its marker, else it would be cut.
+            # Near the right border the number is left of its marker, where it is not cut.
             at_border = x > 0.85 * axes.get_xlim()[1]
             axes.annotate(
                 str(index + 1),
@@ -418,7 +449,7 @@ class _Comparison:
                 path_effects=outline,
             )
 
-    def _head(self, key: str) -> str:
+    def _make_title(self, key: str) -> str:
         """Return the title of a column: a name, and the PSNR and SSIM of a method."""
         if key == TRUTH:
             rows = self.metrics.values()
@@ -428,13 +459,13 @@ class _Comparison:
         psnr, ssim = scores.get("psnr"), scores.get("ssim")
         words = [] if psnr is None else [f"{psnr:.2f} dB"]
         words += [] if ssim is None else [f"{ssim:.4f}"]
-        return f"{fitting(key, '', 72 * _CELL_WIDTH, BODY)}\n{' / '.join(words)}"
+        return f"{shorten_to_fit(key, '', 72 * _CELL_WIDTH, BODY)}\n{' / '.join(words)}"
 
-    def _corner(self, row: int, column: int) -> tuple[float, float]:
+    def _find_corner(self, row: int, column: int) -> tuple[float, float]:
         return _ROW_LABEL_WIDTH + column * (_CELL_WIDTH + _GAP), row * (self.cell_height + _GAP)
 
-    def _picture(self, row: int, column: int, picture: np.ndarray, **style: Any) -> Axes:
-        axes = self.sheet.axes(*self._corner(row, column), _CELL_WIDTH, self.cell_height)
+    def _draw_picture(self, row: int, column: int, picture: np.ndarray, **style: Any) -> Axes:
+        axes = self.sheet.axes(*self._find_corner(row, column), _CELL_WIDTH, self.cell_height)
         axes.imshow(picture, interpolation="none", **style)
         axes.set_axis_off()
         axes.autoscale(False)
@@ -443,5 +474,8 @@ class _Comparison:
     def _label(self, row: int, words: str) -> None:
         style: Any = {"size": BODY, "rotation": 90, "ha": "center", "va": "center"}
         self.sheet.text(
-            words, 0.5 * _ROW_LABEL_WIDTH, self._corner(row, 0)[1] + self.cell_height / 2, **style
+            words,
+            0.5 * _ROW_LABEL_WIDTH,
+            self._find_corner(row, 0)[1] + self.cell_height / 2,
+            **style,
         )

@@ -1,4 +1,4 @@
-"""Choice of points whose spectra a figure shows, and the spectrum of a region around a point."""
+"""Choose the points whose spectra a figure shows; average the spectrum around a point."""
 
 import numpy as np
 import torch
@@ -9,8 +9,8 @@ from cassi.viz.checks import Array, as_cube
 # Cells along the shorter side. A cell of an image of 256×256 then has 6×6 pixels, a little more
 # than the 5×5 pixels that a spectrum is averaged over.
 _CELLS_ALONG_SIDE = 40
-# The spectral distance that counts as much as one image diagonal. Without it, points of equal
-# spectra would all be chosen in one corner.
+# Spectral distance that counts as much as one image diagonal. With 0, points of equal spectra could
+# all be in one corner. A large value spreads the points whatever their spectra.
 _SPREAD = 0.15
 _MIN_CELLS_BETWEEN_POINTS = 5
 _REGION_RADIUS = 2  # a region has 5×5 pixels
@@ -19,7 +19,7 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 
 def choose_points(cube: Array, count: int = 4) -> list[tuple[int, int]]:
-    """Chooses pixels that are bright, locally flat and of different spectra.
+    """Choose pixels that are bright, locally flat and of different spectra.
 
     The image is cut into cells. A cell is a candidate if its mean is at least 10 % of the 95th
     percentile of all cells, and if its relative deviation and those of its neighbours are below
@@ -39,11 +39,11 @@ def choose_points(cube: Array, count: int = 4) -> list[tuple[int, int]]:
         count: number of points, 1 to H·W.
 
     Returns:
-        ``count`` different (row, column) pairs, the centres of their cells.
+        `count` different (row, column) pairs, the centres of their cells.
 
     Raises:
-        TypeError: if the cube is not of real numbers.
-        ValueError: if the cube is not (C, H, W) or holds a NaN, or the count does not fit.
+        TypeError: the cube is not of real numbers.
+        ValueError: the cube is not (C, H, W) or holds a NaN, or the count does not fit.
     """
     array = as_cube(cube)
     _, height, width = array.shape
@@ -52,19 +52,20 @@ def choose_points(cube: Array, count: int = 4) -> list[tuple[int, int]]:
     size = max(1, min(height, width) // _CELLS_ALONG_SIDE)
     while size > 1 and (height // size) * (width // size) < count:
         size -= 1
-    mean, deviation = _cells(array, size)
+    mean, deviation = _average_cells(array, size)
     rows, columns = mean.shape[1:]
     spectra = mean.reshape(len(mean), -1).T
     level = np.clip(spectra, 0.0, None).mean(axis=1)
     roughness = deviation / np.maximum(level.reshape(rows, columns), 1e-12)
-    # The largest of a cell and its neighbours keeps points away from edges just outside their cell.
+    # A cell gets the largest roughness of itself and its neighbours. This keeps points away from
+    # edges just outside their cell.
     padded = np.pad(roughness, 1, mode="edge")
     neighbourhoods = np.lib.stride_tricks.sliding_window_view(padded, (3, 3))
     roughness = neighbourhoods.max(axis=(2, 3)).ravel()
-    candidates = _candidates(level, roughness, rows, columns, count)
+    candidates = _find_candidates(level, roughness, rows, columns, count)
 
     norms = np.linalg.norm(spectra[candidates], axis=1, keepdims=True)
-    shapes = spectra[candidates] / np.maximum(norms, 1e-12)
+    unit_spectra = spectra[candidates] / np.maximum(norms, 1e-12)
     cells = np.stack(np.unravel_index(candidates, (rows, columns)), axis=1)
     bright_level = np.percentile(level, 95)
     weight = (
@@ -72,27 +73,33 @@ def choose_points(cube: Array, count: int = 4) -> list[tuple[int, int]]:
         if bright_level > 0
         else 1.0
     )
-    points = _sample_farthest(shapes, cells, np.hypot(rows, columns), weight, count)
+    points = _sample_farthest(unit_spectra, cells, np.hypot(rows, columns), weight, count)
     return [
         (int(row) * size + size // 2, int(col) * size + size // 2) for row, col in cells[points]
     ]
 
 
 def _sample_farthest(
-    shapes: np.ndarray, cells: np.ndarray, diagonal: float, weight: np.ndarray | float, count: int
+    unit_spectra: np.ndarray,
+    cells: np.ndarray,
+    diagonal: float,
+    weight: np.ndarray | float,
+    count: int,
 ) -> list[int]:
-    """Chooses candidates of spectra (N, C) and cells (N, 2) as ``choose_points`` says."""
+    """Choose candidates of spectra (N, C) and cells (N, 2) as `choose_points` says."""
     positions = _SPREAD * cells / diagonal
-    points = [int(np.argmax(weight * np.linalg.norm(shapes - shapes.mean(axis=0), axis=1)))]
+    points = [
+        int(np.argmax(weight * np.linalg.norm(unit_spectra - unit_spectra.mean(axis=0), axis=1)))
+    ]
     nearest = np.full(len(cells), np.inf)
     while len(points) < count:
         last = points[-1]
-        distance = np.linalg.norm(shapes - shapes[last], axis=1)
+        distance = np.linalg.norm(unit_spectra - unit_spectra[last], axis=1)
         distance += np.linalg.norm(positions - positions[last], axis=1)
         nearest = np.minimum(nearest, weight * distance)
         cells_apart = np.abs(cells - cells[last]).max(axis=1)
-        # The markers of near points would overlap. Such a candidate gets the distance 0, and is
-        # taken only if no other is left; a chosen point gets -1, and is never taken again.
+        # The markers of near points would overlap. A near candidate gets the distance 0, so it is
+        # taken only if no other is left. A chosen point gets -1, so it is never taken again.
         nearest[cells_apart < _MIN_CELLS_BETWEEN_POINTS] = 0.0
         nearest[points] = -1.0
         points.append(int(np.argmax(nearest)))
@@ -100,9 +107,10 @@ def _sample_farthest(
 
 
 def region_spectrum(cube: np.ndarray, row: float, column: float) -> np.ndarray:
-    """Averages a cube (C, H, W) over the 5×5 pixels around a point, cut at the border.
+    """Return the mean spectrum (C,) of a cube over the 5×5 pixels around a point.
 
-    For a point between pixels, the means around the four nearest pixels are interpolated linearly.
+    The region is cut at the border. For a point between pixels, the means around the four nearest
+    pixels are interpolated linearly.
     """
     top, left = int(row), int(column)
     if (row, column) != (top, left):
@@ -115,16 +123,16 @@ def region_spectrum(cube: np.ndarray, row: float, column: float) -> np.ndarray:
 
 
 def correlation(estimate: np.ndarray, truth: np.ndarray) -> float | None:
-    """Computes r = Σ(e−ē)(t−t̄) / (‖e−ē‖ ‖t−t̄‖) of two spectra (C,); None where one is flat."""
+    """Compute r = Σ(e−ē)(t−t̄) / (‖e−ē‖ ‖t−t̄‖) of two spectra (C,); None if one is flat."""
     e, t = estimate - estimate.mean(), truth - truth.mean()
     norm = float(np.linalg.norm(e) * np.linalg.norm(t))
-    # Of a flat spectrum only rounding errors are left once its mean is subtracted.
+    # A flat spectrum minus its mean has only rounding errors.
     spectra_norm = float(np.linalg.norm(estimate) * np.linalg.norm(truth))
     return float(e @ t) / norm if norm > 1e-12 * spectra_norm else None
 
 
-def _cells(cube: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gives each cell's mean spectrum, (C, h, w), and deviation in space, (h, w)."""
+def _average_cells(cube: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return each cell's mean spectrum, (C, h, w), and deviation in space, (h, w)."""
     bands, height, width = cube.shape
     rows, columns = height // size, width // size
     mean = np.empty((bands, rows, columns))
@@ -136,10 +144,10 @@ def _cells(cube: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.sqrt(variance / bands)
 
 
-def _candidates(
+def _find_candidates(
     level: np.ndarray, roughness: np.ndarray, rows: int, columns: int, count: int
 ) -> np.ndarray:
-    """Returns the cells that may become points. A rule that leaves too few is dropped."""
+    """Return the cells that may become points, without rules that would leave too few cells."""
     keep = np.ones(level.size, bool)
     row, column = np.divmod(np.arange(level.size), columns)
     # A marker at the very edge would be cut.

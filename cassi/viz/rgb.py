@@ -1,4 +1,4 @@
-"""The colour picture of a cube."""
+"""Write the sRGB picture of a cube, alone or beside the picture of the truth."""
 
 import os
 
@@ -6,8 +6,8 @@ from cassi.viz.checks import Array, Wavelengths, as_cube, as_truth
 from cassi.viz.color import exposure_of, srgb
 from cassi.viz.sheet import Sheet, save_picture
 
-# A picture is enlarged by a whole factor until its longer side has about so many pixels. A whole
-# factor keeps every pixel of the cube a sharp square of one size.
+# Longer side of an enlarged picture, pixels, to the nearest whole factor. A whole factor keeps
+# every pixel of the cube a sharp square of one size.
 _PANEL_SIDE = 480
 _GAP = 14  # pixels between the two pictures
 
@@ -19,14 +19,14 @@ def save_rgb(
     truth: Array | None = None,  # (C, H, W)
     illuminant: str | None = "D65",
 ) -> None:
-    """Writes a cube's sRGB rendering as PNG; see ``srgb``.
+    """Write a cube's sRGB rendering as PNG; see `srgb`.
 
-    Without a truth, the file has exactly the pixels of the cube. With it, estimate and truth stand
-    side by side with labels, both at the truth's exposure.
+    Without a truth, the file has exactly the pixels of the cube. With a truth, estimate and truth
+    are side by side with labels, both at the truth's exposure.
 
-    The illuminant is that of ``srgb``: the light on a cube of reflectances, or None for radiance.
+    `illuminant` is that of `srgb`: the light on a cube of reflectances, or None for radiance.
     Without wavelengths the colours are false. The other arguments and errors are those of
-    ``save_bands``.
+    `save_bands`.
     """
     estimate = as_cube(cube)
     true_cube = as_truth(truth, estimate)

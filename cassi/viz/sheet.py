@@ -32,8 +32,8 @@ class Sheet:
 
     Args:
         background: colour of the page.
-        dpi: pixels an inch of the written file.
-        unit: units of length an inch. By default a unit is a pixel.
+        dpi: pixels per inch of the written file.
+        unit: units of length per inch. By default a unit is a pixel.
     """
 
     def __init__(self, background: str = LIGHT, dpi: int = DPI, unit: float | None = None) -> None:
@@ -46,7 +46,7 @@ class Sheet:
     def image(
         self, picture: np.ndarray, left: float, top: float, width: float, height: float
     ) -> None:
-        """Places a uint8 picture, (H, W) grey or (H, W, 3), in a box."""
+        """Place a uint8 picture, (H, W) grey or (H, W, 3), in a box."""
         if picture.ndim == 2:
             picture = np.repeat(picture[..., None], 3, axis=2)
         extent = (left, left + width, top + height, top)
@@ -54,16 +54,16 @@ class Sheet:
         self.page.imshow(picture, extent=extent, **style)
 
     def text(self, content: str, x: float, y: float, **style: Any) -> None:
-        """Writes a line of text at (x, y); the style's ``size`` is in points, 72 an inch."""
+        """Write a line of text at (x, y); the style's `size` is in points, 72 per inch."""
         self.page.text(x, y, content, **{"color": INK, "size": 11, "va": "baseline", **style})
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
-        """Adds coordinate axes in a box."""
+        """Add coordinate axes in a box."""
         box = np.array([left, self.unit - top - height, width, height]) / self.unit
         return self.figure.add_axes(tuple(box.tolist()))
 
     def scale(self, colors: ScalarMappable, label: str, *box: float) -> None:
-        """Draws a colour scale in a box (as for `axes`), with its label to the right."""
+        """Draw a colour scale in a box (as for `axes`), with its label to the right."""
         bar = self.figure.colorbar(colors, cax=self.axes(*box))
         bar.set_label(label, color=PALE, size=11)
         bar.ax.tick_params(labelsize=9, colors=PALE, width=0.5, length=2)
@@ -71,11 +71,11 @@ class Sheet:
         bar.outline.set_visible(False)
 
     def encode(self, suffix: str = "png", margin: float = 0.16) -> bytes:
-        """Returns the page as the bytes of a file, with a margin (inches) around its contents."""
+        """Return the page as the bytes of a file, with a margin (inches) around its contents."""
         from matplotlib.transforms import Bbox
 
-        # The borders are rounded to whole pixels. Else every picture would be shifted by a part of
-        # a pixel, which blurs it.
+        # The borders are rounded to whole pixels. Otherwise each picture would be shifted by a part
+        # of a pixel, and blurred.
         dpi = self.figure.dpi
         box = np.array(self.figure.get_tightbbox().padded(margin).extents) * dpi
         page_box = Bbox.from_extents(*np.floor(box[:2]) / dpi, *np.ceil(box[2:]) / dpi)
@@ -89,30 +89,33 @@ class Sheet:
         return buffer.getvalue()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the page as PNG."""
+        """Write the page as PNG."""
         write_bytes(path, self.encode())
 
     def save_both(self, folder: str | os.PathLike[str], name: str) -> None:
-        """Writes ``<name>.png`` and ``<name>.pdf``, each whole or not at all."""
+        """Write `<name>.png` and `<name>.pdf`, each whole or not at all."""
         for suffix in ("png", "pdf"):
             write_bytes(Path(folder) / f"{name}.{suffix}", self.encode(suffix, margin=0.08))
 
 
-def paper() -> Sheet:
-    """Returns a page measured in inches, in the resolution of a printed paper."""
+def make_paper_sheet() -> Sheet:
+    """Return a page measured in inches, with the resolution of a printed paper."""
     return Sheet(dpi=PAPER_DPI, unit=1.0)
 
 
-def literal(text: str) -> str:
-    """Returns a label that matplotlib shows as it is."""
+def escape_label(text: str) -> str:
+    """Return a label that matplotlib shows without interpreting it."""
     # Between two $ matplotlib reads mathematics, and a legend leaves out labels that begin with _.
     # A space of zero width hides the _ from it.
     text = text.replace("$", r"\$")
     return f"\u200b{text}" if text.startswith("_") else text
 
 
-def fitting(name: str, tail: str, room: float, size: float = SMALL) -> str:
-    """Returns `name` and `tail`, the name cut in the middle until both fit into ``room`` points."""
+def shorten_to_fit(name: str, tail: str, room: float, size: float = SMALL) -> str:
+    """Return `name` + `tail`, with the middle of the name left out so that it fits in `room`.
+
+    `room` is a width and `size` the size of the text, both in points.
+    """
     from matplotlib.textpath import TextPath
 
     short_name = name
@@ -124,7 +127,7 @@ def fitting(name: str, tail: str, room: float, size: float = SMALL) -> str:
 
 
 def tidy(axes: Axes) -> None:
-    """Gives axes the style of all plots: no spines above and at the right, thin ticks, a grid."""
+    """Return axes the style of all plots: no spines above and at the right, thin ticks, a grid."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.tick_params(labelsize=SMALL, colors=INK, width=0.5, length=2)
@@ -133,7 +136,7 @@ def tidy(axes: Axes) -> None:
 
 
 def label_integers(axis: Axis) -> None:
-    """Puts labels at whole numbers only."""
+    """Put labels at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     locator = axis.get_major_locator()
@@ -142,20 +145,20 @@ def label_integers(axis: Axis) -> None:
 
 
 def make_figure(width: float, height: float, dpi: int = PAPER_DPI, color: str = LIGHT) -> Figure:
-    """Makes a figure of a width and a height in inches."""
+    """Make a figure of a width and a height in inches."""
     # Not by pyplot, which keeps a global list of figures: they would never be freed, and pyplot may
     # not be used by two threads at once.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    _take_defaults()
+    _drop_user_settings()
     figure = Figure(figsize=(width, height), dpi=dpi, facecolor=color)
     FigureCanvasAgg(figure)
     return figure
 
 
 @functools.cache
-def _take_defaults() -> None:
+def _drop_user_settings() -> None:
     """Drop the settings of a `matplotlibrc` if PYTHONSAFEPATH is set."""
     import matplotlib
 
@@ -166,7 +169,7 @@ def _take_defaults() -> None:
 
 
 def save_picture(path: str | os.PathLike[str], picture: np.ndarray) -> None:
-    """Writes a uint8 picture (H, W, 3) as a PNG of the same pixels."""
+    """Write a uint8 picture (H, W, 3) as a PNG of the same pixels."""
     from matplotlib.image import imsave
 
     buffer = BytesIO()
@@ -175,6 +178,6 @@ def save_picture(path: str | os.PathLike[str], picture: np.ndarray) -> None:
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Writes a file that is complete or absent, never cut; raises OSError if that fails."""
+    """Write a file that is complete or absent, never cut; raises OSError if that fails."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)

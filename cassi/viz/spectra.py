@@ -1,4 +1,4 @@
-"""Spectra at chosen points, beside the picture that shows where they are, and as a table."""
+"""Draw the spectra of points beside a picture that shows the points, or write them as a table."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 # All lengths of the layout are pixels.
 _PANEL_SIDE = 460  # longer side of the picture
 _CURVES_WIDTH = 660  # width of the axes
-_STRIP_HEIGHT = 12  # of the strip of colours that is the horizontal axis
+_STRIP_HEIGHT = 12  # height of the strip of colours that is the horizontal axis
 _LEGEND_COLUMNS, _LEGEND_LINE = 3, 21  # entries in a line of the legend, and the line's height
-_KEY_COLOR = "#7a828c"  # of a legend entry that stands for all curves
+_KEY_COLOR = "#7a828c"  # colour of a legend entry that stands for all curves
 
 
 def save_spectra(
@@ -39,14 +39,14 @@ def save_spectra(
     unit: str | None = None,
     along: tuple[Array, Sequence[float]] | None = None,  # (G, H, W) and (G,), nm
 ) -> None:
-    """Writes the spectra at some points as PNG, beside a picture with the points marked.
+    """Write the spectra at some points as PNG, beside a picture with the points marked.
 
     A path that ends in `.csv` gets a table in place of the picture: a row for each band, a column
     for each spectrum.
 
-    A point's spectrum is the mean of the 5×5 pixels around it, cut at the border; between pixels
-    such means are interpolated linearly. With the truth, its spectra are dashed and the legend
-    gives each point's correlation coefficient
+    A point's spectrum is the mean of the 5×5 pixels around the point, cut at the border. Between
+    pixels, such means are interpolated linearly. The spectra of the truth are dashed, and the
+    legend then gives each point's correlation coefficient
 
         r = Σ(e−ē)(t−t̄) / (‖e−ē‖ ‖t−t̄‖)
 
@@ -56,22 +56,22 @@ def save_spectra(
         path: the file to write, PNG or `.csv`.
         cube: (C, H, W), any scale.
         wavelengths: (C,), nm, increasing; None numbers the bands.
-        points: (row, column) pairs, pixels from 0, whole or not. None takes ``choose_points`` of
+        points: (row, column) pairs, pixels from 0, whole or not. None takes `choose_points` of
             the truth, or of the cube if there is no truth.
         truth: (C, H, W), on the cube's scale, or None.
-        illuminant: that of ``srgb``: the light on a cube of reflectances, or None for radiance.
-        bars: takes a point's row and column, and returns the half width (C,) of a 90 % interval
-            around its spectrum, which is shaded. None shades nothing.
-        unit: unit of the cube, which names the axis.
-        along: a cube (G, H, W) on the spectral grid, and its wavelengths (G,). It is drawn as dots,
-            one a band: its value times the distance of the cube's bands there over that of the
-            grid's, both in nm. So dots and curve are comparable.
+        illuminant: light on a cube of reflectances, or None for radiance; see `srgb`.
+        bars: a function that takes a point's row and column, and returns the half width (C,) of the
+            90 % interval around its spectrum. The interval is shaded. None shades nothing.
+        unit: unit of the cube, written on the axis.
+        along: a cube (G, H, W) on the spectral grid, and its wavelengths (G,), nm. Each band of the
+            grid is drawn as a dot. A band of the cube may be wider than a band of the grid, so the
+            value of a dot is multiplied by the ratio of both widths. Dots and curve then compare.
 
     Raises:
-        OSError, TypeError, ValueError: as ``save_bands``, or if a point lies outside the cube.
+        OSError, TypeError, ValueError: as `save_bands`, or if a point lies outside the cube.
     """
     if Path(path).suffix.lower() == ".csv":
-        write_bytes(path, _table(cube, wavelengths, points, truth, bars).encode())
+        write_bytes(path, _format_table(cube, wavelengths, points, truth, bars).encode())
     else:
         _draw(cube, wavelengths, points, truth, illuminant, bars, unit, along).save(path)
 
@@ -81,7 +81,7 @@ def draw_spectra(
     wavelengths: Wavelengths,  # (C,), nm
     truth: Array | None = None,  # (C, H, W)
 ) -> np.ndarray:  # (H', W', 3)
-    """Draws the picture that ``save_spectra`` writes; returns it as uint8 RGB."""
+    """Draw the picture that `save_spectra` writes; returns it as uint8 RGB."""
     from PIL import Image
 
     png = _draw(cube, wavelengths, None, truth, "D65", None).encode()
@@ -89,7 +89,7 @@ def draw_spectra(
 
 
 class _Curve(NamedTuple):
-    """The spectrum of a point."""
+    """The spectrum of a point, with the truth and the error bars if they are known."""
 
     row: float
     column: float
@@ -98,7 +98,7 @@ class _Curve(NamedTuple):
     half_width: np.ndarray | None  # (C,), of the interval around the spectrum
 
 
-def _curves(
+def _measure_curves(
     estimate: np.ndarray,
     points: Sequence[Sequence[float]] | None,
     true_cube: np.ndarray | None,
@@ -119,7 +119,7 @@ def _curves(
     ]
 
 
-def _table(
+def _format_table(
     cube: Array,
     wavelengths: Wavelengths,
     points: Sequence[Sequence[float]] | None,
@@ -130,7 +130,7 @@ def _table(
     values = as_wavelengths(wavelengths, len(estimate))
     numbers = range(1, len(estimate) + 1) if values is None else values
     columns = {"band" if values is None else "wavelength_nm": numbers}
-    for curve in _curves(estimate, points, as_truth(truth, estimate), bars):
+    for curve in _measure_curves(estimate, points, as_truth(truth, estimate), bars):
         name = f"row {curve.row:g} column {curve.column:g}"
         point_columns = {
             name: curve.spectrum,
@@ -157,25 +157,25 @@ def _draw(
     unit: str | None = None,
     grid: tuple[Array, Sequence[float]] | None = None,
 ) -> Sheet:
-    """Draws the page of `save_spectra`; `grid` is its argument `along`."""
+    """Draw the page of `save_spectra`; `grid` is its argument `along`."""
     estimate = as_cube(cube)
     true_cube = as_truth(truth, estimate)
     bands, height, width = estimate.shape
     values = as_wavelengths(wavelengths, bands)
     reference = estimate if true_cube is None else true_cube
-    curves = _curves(estimate, points, true_cube, bars)
+    curves = _measure_curves(estimate, points, true_cube, bars)
 
     factor = _PANEL_SIDE / max(height, width)
     panel_height, panel_width = max(1, round(factor * height)), max(1, round(factor * width))
-    # A flat picture would leave the curves too low; each line of the legend takes from them, too.
+    # Beside a flat picture, the page has 300 pixels for the curves, and more for each legend line.
     sheet_height = max(panel_height, 300 + _LEGEND_LINE * (len(curves) // _LEGEND_COLUMNS))
     sheet, top = Sheet(), (sheet_height - panel_height) / 2
     picture = srgb(estimate, values, illuminant, exposure_of(reference, values, illuminant))
     sheet.image(picture, 0, top, panel_width, panel_height)
     left, bottom = panel_width + 78, sheet_height - 44  # room for the labels of both axes
-    # The legend has an entry a curve, and further ones for estimate and truth, interval and dots.
-    entries = len(curves) + 2 * (true_cube is not None) + (bars is not None) + (grid is not None)
-    legend_height = _LEGEND_LINE * math.ceil(entries / _LEGEND_COLUMNS) + 6
+    # The legend has an entry per curve, and entries for estimate, truth, interval and dots.
+    n_entries = len(curves) + 2 * (true_cube is not None) + (bars is not None) + (grid is not None)
+    legend_height = _LEGEND_LINE * math.ceil(n_entries / _LEGEND_COLUMNS) + 6
     axes_height = bottom - _STRIP_HEIGHT - legend_height
     axes = sheet.axes(left, legend_height, _CURVES_WIDTH, axes_height)
     x = np.arange(1.0, bands + 1) if values is None else values
@@ -183,7 +183,7 @@ def _draw(
     for index, (row, column, spectrum, true_spectrum, half_width) in enumerate(curves):
         color = COLORS[index % len(COLORS)]
         mark_x, mark_y = factor * (column + 0.5), top + factor * (row + 0.5)
-        # Near the right border the number stands left of its mark, else it would leave the picture.
+        # Near the right border the number is left of its mark, so that it stays in the picture.
         number_shift = 17 if mark_x < panel_width - 40 else -17
         _mark_point(sheet, str(index + 1), color, mark_x, mark_y, number_shift)
         label = f"{index + 1}  ({row:g}, {column:g})"
@@ -199,7 +199,7 @@ def _draw(
         axes.fill_between([], [], color=_KEY_COLOR, alpha=0.3, lw=0, label="shaded: 90 % interval")
     if grid is not None and values is not None:
         _draw_dots(axes, grid, values, curves)
-    _finish(axes, true_cube is not None, unit or "value in the cube")
+    _style_axes(axes, true_cube is not None, unit or "value in the cube")
     strip = sheet.axes(left, bottom - _STRIP_HEIGHT, _CURVES_WIDTH, _STRIP_HEIGHT)
     _draw_strip(strip, axes.get_xlim(), values)
     return sheet
@@ -208,7 +208,7 @@ def _draw(
 def _draw_dots(
     axes: Axes, grid: tuple[Array, Sequence[float]], wavelengths: np.ndarray, curves: list[_Curve]
 ) -> None:
-    """Draws the spectra of the cube on the spectral grid, scaled to the bands of the curves."""
+    """Draw the spectra of the cube on the spectral grid, scaled to the bands of the curves."""
     grid_cube, nm = as_cube(grid[0], "cube along the dispersion"), np.asarray(grid[1], np.float64)
     # A band holds the light of its interval of wavelengths, so its value grows with the interval.
     scale = np.interp(nm, wavelengths, np.gradient(wavelengths)) / np.gradient(nm)
@@ -219,7 +219,7 @@ def _draw_dots(
 
 
 def _mark_point(sheet: Sheet, name: str, color: str, x: float, y: float, shift: int) -> None:
-    """Draws a ring around a point, and its number on a disc ``shift`` pixels to the right."""
+    """Draw a ring around a point, and its number on a disc `shift` pixels to the right."""
     for edge, width in ((LIGHT, 3.2), (color, 1.8)):
         sheet.page.plot([x], [y], "o", ms=10, mfc="none", mec=edge, mew=width, clip_on=False)
     rise = -13 if y > 40 else 13  # near the upper border the disc stands below the ring
@@ -228,8 +228,8 @@ def _mark_point(sheet: Sheet, name: str, color: str, x: float, y: float, shift: 
     sheet.text(name, x + shift, y + rise, bbox=disc, **style)
 
 
-def _finish(axes: Axes, has_truth: bool, unit: str) -> None:
-    """Gives the axes of the curves their style, label and legend."""
+def _style_axes(axes: Axes, has_truth: bool, unit: str) -> None:
+    """Return the axes of the curves their style, label and legend."""
     for side in ("top", "right", "bottom"):
         axes.spines[side].set_visible(False)
     axes.spines["left"].set_color(INK)
@@ -249,7 +249,7 @@ def _finish(axes: Axes, has_truth: bool, unit: str) -> None:
 
 
 def _draw_strip(axes: Axes, limits: tuple[float, float], values: np.ndarray | None) -> None:
-    """Draws the horizontal axis as a strip in the colours of the wavelengths."""
+    """Draw the horizontal axis as a strip in the colours of the wavelengths."""
     axes.set_xlim(*limits)
     axes.set_yticks([])
     for spine in axes.spines.values():

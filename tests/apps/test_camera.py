@@ -107,7 +107,7 @@ def test_only_masks_of_the_detectors_size_are_moved_back():
 
 @pytest.mark.parametrize(
     ("moved", "said"),
-    [(0, "alike; set system.step=0 where"), (1, "; set system.step=1$"), (-3, "step=-3$")],
+    [(0, "alike; set system.step=0 if"), (1, "; set system.step=1$"), (-3, "step=-3$")],
 )
 def test_masks_that_the_step_does_not_move_are_refused(moved, said):
     """Masks of the detector's size, with light everywhere: of frames, or of another step."""

@@ -67,7 +67,10 @@ def test_numbers_tell_what_became_of_a_guide(tmp_path, reconstruct, results):
     ("options", "message"),
     [
         (["guide=FOLDER/small.tif"], "guide: expected a picture of 64 x 64 pixels"),
-        (["guide=FOLDER/pan.tif", "guide.response=cie"], "cie is of 3 channels, the picture has 1"),
+        (
+            ["guide=FOLDER/pan.tif", "guide.response=cie"],
+            "cie is for 3 channels, the picture has 1",
+        ),
         (["guide=FOLDER/pan.tif", "guide.response=FOLDER/no.csv"], "no file"),
         (["guide=FOLDER/pan.tif", "guide.noise=0"], "guide.noise: expected a number above 0"),
         (["guide=FOLDER/pan.tif", "uncertainty=true"], "guide: expected null with uncertainty"),

@@ -69,7 +69,7 @@ def test_what_is_wrong_in_a_file_is_one_line(run_file, tmp_path, names, text, sa
 def test_a_file_of_another_command(commands, tmp_path, name):
     (tmp_path / "own.yaml").write_text("defaults: [reconstruct, _self_]\nmask: mask.npy\n")
     line = commands(name)("--config-dir", ".", "--config-name", "own").refusal
-    assert "of this command, it is another's" in line
+    assert "of this command, another command has it" in line
     assert "camera=FILE" in line
 
 

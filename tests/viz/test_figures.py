@@ -121,7 +121,7 @@ def test_uncertainty_has_a_scale_and_says_what_one_sigma_is(bands, unit, cube, t
     words = figure.axes[0].texts
     assert words[0].get_text() == meaning
     assert words[1].get_text() == (
-        f"of the values of the cube 99.5 % are below {np.percentile(cube, 99.5):.2g}"
+        f"99.5 % of the values of the cube are below {np.percentile(cube, 99.5):.2g}"
     )
 
 
@@ -304,7 +304,7 @@ def test_a_comparison_shows_what_its_layout_says(layout, cube, wavelengths, tmp_
 def test_a_square_of_most_detail_holds_it():
     cube = np.zeros((3, 40, 60))
     cube[:, 20:24, 41:45] = np.indices((4, 4)).sum(0) % 2
-    row, column, side = figures.most_detail(cube, 8)
+    row, column, side = figures.find_most_detail(cube, 8)
     assert row <= 19
     assert column <= 40
     assert row + side >= 24

@@ -1,1 +1,1 @@
-"""What a camera is: its file, and the system that its values describe."""
+"""Cameras of the commands: read a camera's file, and build the system that it describes."""

@@ -29,12 +29,13 @@ class Camera:
     """A camera that a file describes.
 
     Attributes:
-        system: its optics, A, on the CPU.
-        wavelengths: nm, one per band; None where the file has none.
+        system: the operator A of its optics, on the CPU.
+        wavelengths: wavelengths in nm, one per band; None if the file has none.
         preprocessing: the corrections of its raw frames.
-        noise: of its sensor, for `cassi.simulate(x, camera.system, noise=camera.noise)`, or None.
+        noise: noise model of its sensor, for
+            `cassi.simulate(x, camera.system, noise=camera.noise)`; None if the file has none.
         notes: how the file was understood, one line each.
-        settings: of cassi-reconstruct, for a frame by this camera.
+        settings: settings of cassi-reconstruct for a frame of this camera.
     """
 
     system: System
@@ -47,14 +48,14 @@ class Camera:
     def read(
         self, path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     ) -> tuple[Tensor, System]:
-        """Read a raw frame, and make a measurement of it as `cassi-reconstruct` does.
+        """Read a raw frame, and correct it to a measurement as `cassi-reconstruct` does.
 
         Args:
-            path: of a frame of this camera, or one per shot.
+            path: file of a frame of this camera, or a list of files, one per shot.
 
         Returns:
-            The measurement `(1, K, H', W')`, and the camera that took it. This is the system, or
-            a wrapper that leaves out the bad and saturated pixels of this frame. It has the
+            The measurement `(1, K, H', W')`, and the system that took it. If the frame has bad or
+            saturated pixels, the system is a wrapper that leaves them out. The system has the
             response of the camera's file.
 
         Raises:
@@ -73,7 +74,12 @@ class Camera:
 
 
 def open_camera(path: str | os.PathLike[str]) -> Camera:
-    """Read the file of a camera, and the files that it names; see `cassi.read_camera`."""
+    """Read the file of a camera, and the files that it names; see `cassi.read_camera`.
+
+    Raises:
+        OSError: the file, or one that it names, cannot be read.
+        ValueError: a value of the file cannot be used.
+    """
     values = load_camera(path)
     name = quoted(os.fspath(path))
     settings = compose_settings([f"camera={name}", f"measurement={_FRAME_STAND_IN}"])
@@ -84,10 +90,10 @@ def open_camera(path: str | os.PathLike[str]) -> Camera:
 
 
 def make_camera_alone(settings: Snapshots) -> FittedCamera:
-    """Make a camera without a measurement, which would tell the number of its bands.
+    """Make a camera from settings without a measurement, so the settings must give its bands.
 
     Raises:
-        ValueError: there is no mask, or the number of bands is not stated, or stated twice.
+        ValueError: there is no mask, the number of bands is not stated, or two statements differ.
     """
     mask, wavelengths, notes = settings.mask, settings.given_wavelengths, list[str]()
     if mask is None:

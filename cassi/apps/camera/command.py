@@ -29,8 +29,8 @@ def show_camera(settings: Camera, run: Run) -> float:
         Pixels by which the worst band falls beside the detector, for sweeps.
 
     Raises:
-        ValueError: a band falls beside the detector by more than two pixels. Everything is written
-            before.
+        ValueError: a band falls beside the detector by more than two pixels. Picture and table are
+            already written then.
     """
     from cassi.viz.camera import save_camera
 
@@ -76,7 +76,7 @@ def show_camera(settings: Camera, run: Run) -> float:
         save_camera(stage / "camera.png", frame, mask, spans, axis, wavelengths)
         write_numbers(stage / "camera.json", numbers)
     print(f"-> {run.folder}")
-    # At the end: the picture and the table show the user what is wrong with the camera.
+    # This error comes last, because picture and table show what is wrong with the camera.
     if (loss := describe_loss(places, axis)) is not None:
         raise ValueError(
             f"system: {loss}; correct step, offsets or system.detector={detector}, or give more"
@@ -93,7 +93,7 @@ def tabulate_places(
     for band, (place, wavelength) in enumerate(zip(places, wavelength_column, strict=True), 1):
         wavelength_text = "" if wavelength is None else f"{wavelength:.1f}"
         span = f"{place.first} to {place.last}"
-        # Rounding of offsets leaves a tiny rest, which is no loss of light.
+        # Rounded offsets leave a tiny remainder, which is no loss of light.
         loss_text = ""
         if place.pixels_beside > 1e-9:
             loss_text = f"{place.pixels_beside:.3g} px, {100 * place.lost_fraction:.3g} %"

@@ -33,7 +33,7 @@ FRAMES = ("measurement", "white", "monochromatic")
 SHARED_NAMES = ("mask", "measured_mask", "light", "wavelengths", "wavelengths_error")
 """Values that have the same name in the settings of commands that read snapshots."""
 GEOMETRY = {"bands": None, "step": 2, "axis": -1, "offsets": None}
-"""Values of every system, and what they are if a file leaves them out."""
+"""Values that every system has, with their defaults."""
 SD_CASSI = "cassi.systems.SDCassi"
 DEFAULT_CLASSES = {"system": SD_CASSI, "noise": "cassi.data.sensor.Sensor"}
 """Class of a system or noise for which a file names none."""
@@ -48,10 +48,11 @@ Values = Node
 def check_camera(values: Any, path: Path, folder: Path) -> Values:
     """Check the values of a camera's file, and return them with resolved paths, without `vars`.
 
-    Paths are relative to `folder`, or to the current one if there is no such file in `folder`.
+    Paths are relative to `folder`. If there is no such file in `folder`, they are relative to the
+    current folder.
 
     Raises:
-        ValueError: there are no values, or one has an unknown name or an unexpected form.
+        ValueError: there are no values, or a value has an unknown name or an unexpected form.
     """
     if not isinstance(values, dict) or all(value is None for value in values.values()):
         value_text = repr(values)[:80] if values and not isinstance(values, dict) else "nothing"
@@ -150,21 +151,24 @@ def find_settings(
     """Return the values of a camera, by the dotted name that each has in a command's settings.
 
     Args:
-        camera: as `check_camera` returns it.
+        camera: values of the camera, from `check_camera`.
         command: "reconstruct", "calibrate", "evaluate" or "train".
-        config: of the command, as dicts, lists and scalars.
-        option_names: dotted names that the command line sets; it wins over the file.
+        config: config of the command, as dicts, lists and scalars.
+        option_names: dotted names that the command line sets. The command line wins over the file.
 
     Returns:
-        Values by dotted name, each to be set as a whole.
+        Values by dotted name. Each value replaces the whole value in the config.
+
+    Raises:
+        ValueError: a training cannot use this camera.
     """
     option_names = set(option_names)
     if command == "evaluate":
-        settings = _evaluation_settings(camera, config, option_names)
+        settings = _find_evaluation_settings(camera, config, option_names)
     elif command == "train":
-        settings = _training_settings(camera, config, option_names)
+        settings = _find_training_settings(camera, config, option_names)
     else:
-        settings = _snapshot_settings(camera, config, option_names)
+        settings = _find_snapshot_settings(camera, config, option_names)
     return {
         key: value
         for key, value in settings
@@ -172,7 +176,7 @@ def find_settings(
     }
 
 
-def _snapshot_settings(
+def _find_snapshot_settings(
     camera: Values, config: Values, option_names: set[str]
 ) -> Iterator[tuple[str, Any]]:
     is_simulated = config.get("measurement") is None and config.get("truth") is not None
@@ -181,7 +185,7 @@ def _snapshot_settings(
         if name in camera:
             yield name, camera[name]
     if "system" in camera:
-        yield "system", _system_node(camera["system"], config.get("system"), option_names)
+        yield "system", _merge_system(camera["system"], config.get("system"), option_names)
     for group in ("keys", "axes"):
         hints = camera.get(group) or {}
         if "mask" in camera and "mask" not in option_names:
@@ -195,7 +199,7 @@ def _snapshot_settings(
         yield "response", camera["response"]
 
 
-def _evaluation_settings(
+def _find_evaluation_settings(
     camera: Values, config: Values, option_names: set[str]
 ) -> Iterator[tuple[str, Any]]:
     data = config.get("data") or {}
@@ -210,7 +214,7 @@ def _evaluation_settings(
     if "wavelengths" in camera:
         yield "data.wavelengths", camera["wavelengths"]
     if "system" in camera:
-        yield "system", _system_node(camera["system"], config.get("system"), option_names)
+        yield "system", _merge_system(camera["system"], config.get("system"), option_names)
     for group, name in (("keys", "mask_key"), ("axes", "mask_axes")):
         hints = camera.get(group) or {}
         if hints.get("mask") is not None and "mask" not in option_names:
@@ -220,15 +224,15 @@ def _evaluation_settings(
             yield name if name == "noise" else f"data.evaluation.{name}", camera[name]
 
 
-def _training_settings(
+def _find_training_settings(
     camera: Values, config: Values, option_names: set[str]
 ) -> Iterator[tuple[str, Any]]:
     prefix = "data.simulator"
     if (config.get("data") or {}).get("simulator") is None:
-        return  # the command says that it is no data set of trainings
+        return  # this data set is not for trainings; `cassi-train` prints the error
     if "mask" in camera:
         if not isinstance(camera["mask"], str):
-            raise ValueError("camera: expected the file of a mask, which a training takes crops of")
+            raise ValueError("camera: expected mask: FILE, because a training cuts crops from it")
         # Crops of a scene are smaller than the mask; `MaskCrops` cuts parts of their size from it.
         crops = {"_target_": "cassi.data.simulation.MaskCrops", "mask": camera["mask"]}
         for group, name in (("keys", "key"), ("axes", "axes")):
@@ -245,12 +249,13 @@ def _training_settings(
             kind = system["_target_"].rpartition(".")[2]
             raise ValueError(f"camera: expected SDCassi, which a training simulates, got {kind}")
         for name in ("step", "axis", "offsets", "detector"):
-            by_offsets = name == "offsets" and f"{prefix}.step" in option_names
-            value = None if by_offsets else system.get(name, GEOMETRY.get(name))
+            # Offsets of the file would win over a step of the command line.
+            is_overruled = name == "offsets" and f"{prefix}.step" in option_names
+            value = None if is_overruled else system.get(name, GEOMETRY.get(name))
             yield f"{prefix}.{name}", value
     if "noise" in camera:
         yield "noise", camera["noise"]
-    # Validation then takes the simulator of the training, whose camera is that of the file.
+    # With null, the validation takes the simulator of the training, which has the file's camera.
     yield "data.validation.simulator", None
 
 
@@ -259,12 +264,12 @@ def _check_bands(system: Values, wavelengths: Any) -> None:
     bands = len(offsets) if isinstance(offsets, list) else system.get("bands")
     if bands is not None and isinstance(wavelengths, list) and len(wavelengths) != bands:
         raise ValueError(
-            f"camera: {bands} bands, and {len(wavelengths)} wavelengths of the training data; give "
-            "wavelengths: […] in the camera's file, nm, one per band"
+            f"camera: expected {bands} wavelengths, one per band, got {len(wavelengths)}; give "
+            "wavelengths: […] in the camera's file, nm"
         )
 
 
-def _system_node(file_node: Values, current: Any, option_names: set[str]) -> Values:
+def _merge_system(file_node: Values, current: Any, option_names: set[str]) -> Values:
     """Return the node of the system: the values of the file, and defaults for the others."""
     current = current if isinstance(current, dict) else {}
     class_source = current if "system._target_" in option_names else file_node
@@ -272,15 +277,15 @@ def _system_node(file_node: Values, current: Any, option_names: set[str]) -> Val
         key: value for key, value in current.items() if key not in (*GEOMETRY, "detector")
     }
     is_same_class = current_values.get("_target_") == class_source.get("_target_")
-    # Values of another class are no arguments of this one.
+    # The values of another class are no arguments of this class.
     node = (current_values if is_same_class else {}) | GEOMETRY | file_node
     node["_target_"] = class_source["_target_"]
     if "system.step" in option_names:
-        node["offsets"] = None  # else the offsets of the file would win over the option
+        node["offsets"] = None  # the offsets of the file would win over the option
     return node
 
 
-# What PyYAML and our own loader raise for a text that they cannot read.
+# Errors that PyYAML and our own loader raise for a text that they cannot read.
 _NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 # Files of `conf/system` for the classes that solve by conjugate gradients.
 _SYSTEM_OPTIONS = {
@@ -289,20 +294,20 @@ _SYSTEM_OPTIONS = {
     "cassi.systems.TiltedCassi": "tilted",
     "cassi.systems.WarpedCassi": "warped",
 }
-# What an option of a group, such as `system=dd_cassi`, sets of the camera. It chooses the class of
-# the system and leaves the values of the file; a noise it replaces as a whole.
+# Values of the camera that an option of a group sets. `system=dd_cassi` chooses the class of the
+# system and keeps the other values of the file. `noise=NAME` replaces the noise as a whole.
 _CLASS_SETTINGS = {"system": "system._target_", "noise": "noise"}
 
 
 def load_camera(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] = ".") -> Values:
     """Read a camera's file, or a camera of the package by its name.
 
-    Paths in the result can be opened from the current folder. The files of the package's cameras
-    are in `data_dir`.
+    Paths in the result can be opened from the current folder. The files that the package's cameras
+    name are in `data_dir`.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is no valid YAML, or a value cannot be used.
+        ValueError: the file is no valid YAML, or a value cannot be used.
     """
     file = Path(path).expanduser()
     folder, package_cameras = file.parent, options_of("camera")
@@ -334,7 +339,7 @@ def load_camera(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] =
         check_camera({"noise": camera["noise"]}, file, folder)
     option = _SYSTEM_OPTIONS.get(camera.get("system", {}).get("_target_"))
     if option is not None:
-        # The accuracy of the conjugate gradients is no property of a camera, so files leave it out.
+        # The accuracy of the conjugate gradients is no property of a camera, so files may omit it.
         defaults = _read_option("system", option)
         solve_accuracy = {name: defaults[name] for name in ("tolerance", "iterations")}
         camera["system"] = solve_accuracy | camera["system"]
@@ -354,7 +359,7 @@ def with_camera(config: DictConfig, command: str, options: Iterable[str]) -> Dic
     config.camera = None if path is None else verbatim(str(path))
     if path is None:
         return config
-    option_names = _names_set_by(options)
+    option_names = _find_option_names(options)
     values: Any = OmegaConf.to_container(config, resolve=False)
     data_dir = str(OmegaConf.select(config, "paths.data_dir"))
     settings = find_settings(load_camera(str(path), data_dir), command, values, option_names)
@@ -365,7 +370,7 @@ def with_camera(config: DictConfig, command: str, options: Iterable[str]) -> Dic
             if name.startswith(f"{key}.")
         }
         OmegaConf.update(config, key, verbatim(value), merge=False, force_add=True)
-        # The update above has replaced the whole value, with what options set inside of it.
+        # The update above has replaced the whole value, also the parts that options had set.
         for name, option_value in option_values.items():
             OmegaConf.update(config, name, verbatim(option_value), merge=False, force_add=True)
     return config
@@ -378,7 +383,7 @@ def _read_option(group: str, name: str) -> Values:
     return dict(values)
 
 
-def _names_set_by(options: Iterable[str]) -> set[str]:
+def _find_option_names(options: Iterable[str]) -> set[str]:
     """Return the dotted names of the camera's values that options set."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -388,7 +393,7 @@ def _names_set_by(options: Iterable[str]) -> set[str]:
         is_choice = isinstance(value, str) and option.package is None and "." not in name
         if is_choice and name in _CLASS_SETTINGS:
             names.add(_CLASS_SETTINGS[name])
-        # These groups have no values of a camera.
+        # An option of these groups sets no value of a camera.
         elif not (is_choice and name in ("data", "experiment", "method", "recipe")):
             names.add(name)
     return names

@@ -20,24 +20,27 @@ from cassi.systems.motion import describe_motion
 
 
 def add_guide(snapshot: Snapshot, settings: GuidePicture) -> Snapshot:
-    """Return a snapshot whose camera has the guide; without it, and with a warning, if it misfits.
+    """Return a snapshot whose camera has the guide.
+
+    If the guide does not fit the measurement, the camera stays without it, and a warning is
+    printed.
 
     Raises:
         ValueError: the picture does not have the size of the cube, or its response cannot be read.
     """
     guide_file = io.load_guide(str(settings.file))
     bands, height, width = snapshot.camera.system.cube_shape
-    picture, name = guide_file.data[0], settings.response
+    picture = guide_file.data[0]
     if tuple(picture.shape[1:]) != (height, width):
         raise ValueError(
             f"guide: expected a picture of {height} x {width} pixels as the cube, got "
             f"{picture.shape[1]} x {picture.shape[2]} in {guide_file.path}; resize it"
         )
-    # Three channels are taken for colours of a usual camera, any other number for panchromatic.
+    # A picture of three channels counts as colours of a usual camera, any other as panchromatic.
     channels = len(picture)
-    name = name or ("cie" if channels == 3 else "pan")
-    response = read_response(name, channels, bands, snapshot.camera.wavelengths)
-    if name == "cie":
+    response_name = settings.response or ("cie" if channels == 3 else "pan")
+    response = read_response(response_name, channels, bands, snapshot.camera.wavelengths)
+    if response_name == "cie":
         from cassi.viz.color import xyz_of_srgb
 
         # A PNG has the gamma of sRGB; arrays are taken to be linear.
@@ -61,7 +64,7 @@ def add_guide(snapshot: Snapshot, settings: GuidePicture) -> Snapshot:
         print(f"{color_label('warning')} guide: {placement}", file=sys.stderr)
     numbers = {
         "taken": placement.is_used,
-        "response": name,
+        "response": response_name,
         "misfit": placement.misfit,
         "correlation": placement.correlation,
     }
@@ -71,7 +74,7 @@ def add_guide(snapshot: Snapshot, settings: GuidePicture) -> Snapshot:
 
 
 def describe_guide(camera: Camera) -> dict[str, Any]:
-    """Return the numbers of metrics.json on a guide and the motion by which it was registered."""
+    """Return the numbers of metrics.json on a guide, with the motion of its registration."""
     numbers = dict(camera.guide or {})
     if isinstance(camera.system, Guided):
         numbers |= describe_motion(camera.system.last_motion.motion)
@@ -84,18 +87,23 @@ def read_response(
     """Return the response `(G, C)` of a guide.
 
     Args:
-        name: "pan", "cie", or a file of comma-separated values: a line per wavelength, nm and the
-            response of each channel; or a line per channel with a number per band.
-        channels: G, of the picture.
-        bands: C.
-        wavelengths: of the bands, nm, where known.
+        name: "pan" for equal weights of all bands, "cie" for the CIE colour matching functions, or
+            a file of comma-separated values. A line of the file has a wavelength, nm, and the
+            response of each channel; or there is a line per channel, with a number per band.
+        channels: number of channels of the picture, G.
+        bands: number of bands, C.
+        wavelengths: wavelengths of the bands, nm, if known.
+
+    Raises:
+        ValueError: the response is for another number of channels or bands, or the wavelengths are
+            missing.
     """
     if name in ("pan", "cie"):
         n_channels = 1 if name == "pan" else 3
         if channels != n_channels:
             plural = "s" if n_channels > 1 else ""
             raise ValueError(
-                f"guide.response: {name} is of {n_channels} channel{plural}, the picture "
+                f"guide.response: {name} is for {n_channels} channel{plural}, the picture "
                 f"has {channels}; give guide.response=FILE.csv"
             )
     if name == "pan":

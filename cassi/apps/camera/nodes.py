@@ -1,7 +1,8 @@
 """Check the nodes that describe a camera: which classes they name, and with which values.
 
-`system`, `noise` and a mask to draw may come from a stranger's file. So they may build only a few
-classes, and only of numbers, texts and lists of them.
+A node is a dict whose `_target_` names the class to build and whose other keys are its arguments.
+The nodes of `system`, `noise` and a drawn mask may come from a stranger's file. So they may build
+only a few classes, and only from numbers, texts and lists of these.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -78,7 +79,7 @@ NOISES: Classes = {
     "cassi.data.simulation.WhiteNoise": ("snr_db", "sigma"),
 }
 KINDS = {"system": SYSTEMS, "mask": MASKS, "noise": NOISES}
-"""Classes that each part of a camera may be built of, with the names of their arguments."""
+"""Classes that each part of a camera may be built from, with the names of their arguments."""
 # Arguments that may be nodes themselves.
 _NESTED_CLASSES = {"offsets": CURVES, "of": MASKS, "kernels": KERNELS}
 MAX_NUMBERS = {
@@ -91,7 +92,7 @@ MAX_NUMBERS = {
     **dict.fromkeys(("point_spread", "line_spread", "detector_spread"), 100),
 }
 """Largest absolute values of arguments that decide how much memory is taken."""
-# Characters of a text.
+# Largest number of characters of a text, far above any path or formula.
 _MAX_CHARACTERS = 4096
 
 
@@ -99,9 +100,13 @@ def check_described(kind: str, node: Any, name: str | None = None) -> None:
     """Check a node that describes a part of a camera.
 
     Args:
-        kind: of `KINDS`.
+        kind: one of the keys of `KINDS`.
         node: a dict with `_target_`.
-        name: of the node, for messages; `kind` if not given.
+        name: name of the node in messages. None takes `kind`.
+
+    Raises:
+        ValueError: the class or an argument is not allowed, or a value is of another kind or too
+            large.
     """
     _check_node(KINDS[kind], node, name or kind)
 
@@ -110,7 +115,7 @@ def find_target(node: Any, name: str) -> Any:
     """Return the `_target_` of a node.
 
     Raises:
-        ValueError: it has none.
+        ValueError: the node has no `_target_`.
     """
     if isinstance(node, dict) and "_target_" in node:
         return node["_target_"]
@@ -146,8 +151,8 @@ def _check_node(classes: Classes, node: Any, name: str) -> None:
 
 
 def check_plain(value: Any, name: str) -> None:
-    """Raise ValueError unless a value is a number, a text, true, false, null, or a list of them."""
-    for item in _leaves(value):
+    """Raise ValueError unless a value is a number, text, true, false, null, or a list of these."""
+    for item in _iterate_leaves(value):
         if item is not None and not isinstance(item, bool | int | float | str):
             raise ValueError(
                 f"{name}: expected numbers and texts, alone or in lists, got {str(item)[:80]}"
@@ -159,14 +164,14 @@ def check_plain(value: Any, name: str) -> None:
 
 
 def _check_size(name: str, value: Any, max_number: float | None) -> None:
-    for item in _leaves(value):
+    for item in _iterate_leaves(value):
         if max_number is not None and is_number(item) and abs(item) > max_number:
             raise ValueError(f"{name}: expected at most {max_number:g}, got {item:g}")
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def _iterate_leaves(value: Any) -> Iterator[Any]:
     if isinstance(value, list | tuple):
         for item in value:
-            yield from _leaves(item)
+            yield from _iterate_leaves(item)
     else:
         yield value

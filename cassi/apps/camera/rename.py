@@ -22,7 +22,8 @@ def rename_bands(settings: Camera, folder: Path) -> None:
     same file name.
 
     Raises:
-        ValueError: the bands of the camera have the opposite order, or the file is another cube.
+        ValueError: the bands of the camera have the opposite order, or the file has no cube along
+            the dispersion.
     """
     file = Path(str(settings.rename)).expanduser()
     cube_file = load_cube(file)

@@ -18,7 +18,7 @@ _KEYS = ("white", "patch", "reflectance")
 
 
 def read_unit(snapshot: Snapshot, settings: Reconstruct) -> Unit:
-    """Return the unit of a cube; a white frame in it is read, and fitted later."""
+    """Return the unit of a cube. A white frame is read here; it is fitted to a response later."""
     source, note = read_response(settings.response, snapshot, settings)
     return Unit(settings.output.unit, source, snapshot.camera.wavelengths, note=note)
 
@@ -29,12 +29,11 @@ def read_response(
     """Return a response as settings describe it, and a note on where it is from.
 
     Args:
-        node: one of four forms: a file of numbers; a list of numbers;
-            `{white: FILE, reflectance: …}`, a frame of a white surface (or a list of frames, one
-            per shot); `{patch: [top, left, height, width], reflectance: …}`, a white patch in the
-            scene.
-        snapshot: with the camera that is used.
-        settings: of the command; they have the corrections of raw frames.
+        node: a file of numbers; a list of numbers; `{white: FILE, reflectance: …}` for a frame of a
+            white surface, or a list of frames, one per shot; or
+            `{patch: [top, left, height, width], reflectance: …}` for a white patch in the scene.
+        snapshot: the snapshot, whose camera gives bands and size.
+        settings: settings of the command, with the corrections of raw frames.
 
     Raises:
         ValueError: the node has none of these forms, or does not fit the camera.
@@ -49,7 +48,7 @@ def read_response(
     if node.get("patch") is not None:
         rectangle = tuple(node["patch"])
         patch = Patch(rectangle, reflectance)
-        # Here rather than after the reconstruction, which may take minutes.
+        # Checked here, because the patch is used only after minutes of reconstruction.
         patch.check(*snapshot.camera.system.cube_shape[1:])
         return patch, f"of a patch in the scene, {list(rectangle)}"
     y, good_pixels, note = read_frame(settings, node["white"])
@@ -71,7 +70,7 @@ def check_response(node: Any) -> None:
             hint = did_you_mean(str(key), _KEYS, place="response.") or f"; there is {_KEYS}"
             raise ValueError(f"response: no value {str(key)!r}{hint}")
     patch, white = node.get("patch"), node.get("white")
-    # Exactly one of the two: a white frame and a patch would give two responses.
+    # A white frame and a patch would give two responses, so there must be exactly one of them.
     if (patch is None) == (white is None):
         raise ValueError("response: expected white: FILE or patch: [top, left, height, width]")
     is_rectangle = (

@@ -2,11 +2,11 @@
 
 The order of the steps matters:
 
-1. A mask is drawn, if no file has it. For this the size of the truth is needed.
-2. A mask per band may be stored as it falls on the detector. Only the length of the measurement (or
-   of the truth and its dispersion) shows this. Such a mask is moved back to the camera's place.
+1. If no file has the mask, it is drawn. This needs the size of the truth.
+2. A file may have a mask per band, each as it falls on the detector. Only the length of the
+   measurement (or of the truth plus its dispersion) shows this. These masks are moved back.
 3. Mask and measurement give the number of bands.
-4. The camera is built with it.
+4. The camera is built with this number.
 """
 
 import math
@@ -41,18 +41,18 @@ from cassi.systems.masks import likeness_of_bands
 from cassi.systems.mosaic import count_filters
 
 Wavelengths = Sequence[float] | None
-# If a detector is longer or shorter than the bands by up to so many pixels, the message proposes to
-# state where it ends.
+# If a detector is longer or shorter than the bands by at most this many pixels, the message
+# proposes to state where the detector ends.
 _MAX_END_PIXELS = 2
-# Correlation of the masks of two bands. Above the first they count as moved by the step. Above the
-# second another step, of those that are tried, is proposed. True masks per band correlate by about
-# 1 after the shift, unrelated ones by about 0.
+# Correlations of the masks of neighbouring bands after a shift. Above the first value, the masks
+# count as moved by the stated step. Above the second value, the message proposes another step. True
+# masks per band have a correlation of about 1 after the right shift, unrelated masks of about 0.
 _MIN_STEP_CORRELATION = 0.2
 _MIN_PROPOSAL_CORRELATION = 0.5
 # Steps up to this one, in both directions and along both axes, are tried for a proposal.
 _MAX_TRIAL_STEP = 8
-# Pixels between the first and the last band. A measurement takes memory in proportion to them, and
-# a mistyped step would otherwise take all of it.
+# Largest distance of the first and the last band, pixels. The memory of a measurement grows with
+# this distance, so a mistyped step could fill the memory.
 _MAX_DISPERSION_PIXELS = 2**20
 
 
@@ -61,9 +61,9 @@ class FittedCamera:
     """A camera that fits its files, with notes on how these were understood.
 
     Attributes:
-        system: the camera, on the CPU.
-        mask: `(K, 1|C, H, W)` as it was read or drawn.
-        notes: for the user, one line each.
+        system: the operator A, on the CPU.
+        mask: the mask `(K, 1|C, H, W)` as it was read or drawn.
+        notes: notes for the user, one line each.
     """
 
     system: System
@@ -95,13 +95,14 @@ def make_camera(
     """Make the camera of a scene.
 
     Args:
-        node: of the config, `system`.
-        mask: `(K, 1|C, H, W)`, or the node of a mask to draw.
-        truth: `(C, H, W)`, if known.
-        measurement: `(K, H', W')`, if one was taken.
-        bands: C, if stated; else that of the truth, or the one that mask and measurement give.
-        wavelengths: nm, one per band, if known; dispersion curves need them.
-        user_wavelengths: those that the user states; their number must be that of the bands.
+        node: node `system` of the config.
+        mask: the mask `(K, 1|C, H, W)`, or the node of a mask to draw.
+        truth: true cube `(C, H, W)`, if known.
+        measurement: measurement `(K, H', W')`; None if it will be simulated.
+        bands: number of bands, C, if stated. None takes the number of the truth, or the number that
+            mask and measurement give.
+        wavelengths: wavelengths in nm, one per band, if known. Dispersion curves need them.
+        user_wavelengths: wavelengths that the user states, nm. Their number must be C.
 
     Raises:
         ValueError: mask, measurement, truth and node do not fit each other.
@@ -142,22 +143,22 @@ def make_camera(
     return FittedCamera(system, file_mask, notes)
 
 
-def is_dual(system: Node) -> bool:
+def is_dual(system_node: Node) -> bool:
     """Tell whether a node is the dual disperser, whose measurement is as large as the cube."""
-    return str(system.get("_target_")).rpartition(".")[2] == "DDCassi"
+    return str(system_node.get("_target_")).rpartition(".")[2] == "DDCassi"
 
 
-def find_offsets(system: Node, bands: int, wavelengths: Wavelengths) -> list[float] | None:
+def find_offsets(system_node: Node, bands: int, wavelengths: Wavelengths) -> list[float] | None:
     """Return the offset of each band, pixels, from a list, a curve or a fractional step.
 
     Returns None for a step of whole pixels, which cameras take as it is.
 
     Raises:
-        ValueError: there are offsets of another kind or number, or a curve lacks wavelengths.
+        ValueError: the offsets are of another kind or number, or a curve lacks wavelengths.
     """
-    node = system.get("offsets")
+    node = system_node.get("offsets")
     if node is None:
-        step = find_step(system)
+        step = find_step(system_node)
         return None if step.is_integer() else list(spaced_offsets(bands, step))
     if isinstance(node, dict):
         if "_target_" not in node:
@@ -171,47 +172,47 @@ def find_offsets(system: Node, bands: int, wavelengths: Wavelengths) -> list[flo
                 f"system.offsets: expected a dispersion curve, got {type(curve).__name__}"
             )
         if wavelengths is None and isinstance(curve, Linear):
-            wavelengths = range(1, bands + 1)  # any will do: it only counts the bands
+            wavelengths = range(1, bands + 1)  # a linear curve needs only their number
         if wavelengths is None:
             raise ValueError(
                 "system.offsets: expected wavelengths for a dispersion curve; give "
                 "wavelengths=[…] in nm, one per band"
             )
         node = list(curve.offsets(wavelengths))
-    numbers = isinstance(node, list) and all(
+    are_numbers = isinstance(node, list) and all(
         isinstance(value, int | float) and not isinstance(value, bool) for value in node
     )
-    if not numbers:
+    if not are_numbers:
         raise ValueError(f"system.offsets: expected a list of pixels or a curve, got {node!r}")
     if len(node) != bands:
         raise ValueError(f"system.offsets: expected {bands} values, one per band, got {len(node)}")
     return [float(value) for value in node]
 
 
-def dispersion_length(system: Node, bands: int, wavelengths: Wavelengths) -> int:
+def dispersion_length(system_node: Node, bands: int, wavelengths: Wavelengths) -> int:
     """Return the pixels between the first and the last band: ceil(max o), or (C-1)·|step|."""
-    offsets = find_offsets(system, bands, wavelengths)
+    offsets = find_offsets(system_node, bands, wavelengths)
     if offsets is not None:
         return max(0, math.ceil(max(offsets)))
-    return (bands - 1) * abs(int(find_step(system)))
+    return (bands - 1) * abs(int(find_step(system_node)))
 
 
-def nominal_offsets(system: Node, bands: int, wavelengths: Wavelengths) -> list[float]:
+def nominal_offsets(system_node: Node, bands: int, wavelengths: Wavelengths) -> list[float]:
     """Return the offset of each band, pixels, also for a step of whole pixels."""
-    offsets = find_offsets(system, bands, wavelengths)
-    return list(spaced_offsets(bands, find_step(system))) if offsets is None else offsets
+    offsets = find_offsets(system_node, bands, wavelengths)
+    return list(spaced_offsets(bands, find_step(system_node))) if offsets is None else offsets
 
 
-def find_step(system: Node) -> float:
+def find_step(system_node: Node) -> float:
     """Return the step of a node, pixels per band."""
-    step = system.get("step", 0)
+    step = system_node.get("step", 0)
     if not is_number(step):
         raise ValueError(f"system.step: expected a number of pixels per band, got {step!r}")
     return float(step)
 
 
 def build_camera(
-    system: Node,
+    system_node: Node,
     mask: Tensor,
     bands: int,
     wavelengths: Wavelengths,
@@ -221,19 +222,19 @@ def build_camera(
     """Build the camera of a node, with its curves and files read.
 
     Args:
-        system: the node.
-        mask: `(K, 1|C, H, W)`.
-        bands: C.
-        wavelengths: nm, one per band; a dispersion curve needs them.
-        length: of the cube along the dispersion, pixels, if known. The mask of a dual disperser may
-            be longer.
-        arguments: of the camera's class; they win over all others.
+        system_node: node of the system.
+        mask: the mask `(K, 1|C, H, W)`.
+        bands: number of bands, C.
+        wavelengths: wavelengths in nm, one per band. A dispersion curve needs them.
+        length: length of the cube along the dispersion, pixels, if known. The mask of a dual
+            disperser may be longer.
+        arguments: arguments of the camera's class, which win over those of the node.
 
     Raises:
-        ValueError: the node does not describe a camera of so many bands.
+        ValueError: the node does not describe a camera of C bands.
     """
-    offsets = find_offsets(system, bands, wavelengths)
-    pixels = dispersion_length(system, bands, wavelengths)
+    offsets = find_offsets(system_node, bands, wavelengths)
+    pixels = dispersion_length(system_node, bands, wavelengths)
     if pixels > _MAX_DISPERSION_PIXELS:
         raise ValueError(
             f"system.step: expected at most {_MAX_DISPERSION_PIXELS} pixels along the dispersion, "
@@ -242,35 +243,38 @@ def build_camera(
     if offsets is not None:
         arguments = {"offsets": offsets} | arguments
     # The mask of a dual disperser may be wider than the scene, so its width must be stated.
-    if is_dual(system) and system.get("width") is None:
+    if is_dual(system_node) and system_node.get("width") is None:
         arguments = {"width": length} | arguments
-    if isinstance(file := system.get("response"), str):
-        channels = count_filters(system.get("pattern", "RGGB"))
+    if isinstance(file := system_node.get("response"), str):
+        channels = count_filters(system_node.get("pattern", "RGGB"))
         curves = read_curves(Path(file), "system.response", channels, bands, wavelengths)
         arguments = {"response": torch.from_numpy(curves)} | arguments
-    if isinstance(file := system.get("kernels"), str):
+    if isinstance(file := system_node.get("kernels"), str):
         arguments = {"kernels": load_cube(file, bands=bands).data[0]} | arguments
-    camera: System = build(system, mask=mask, bands=bands, **arguments)
+    camera: System = build(system_node, mask=mask, bands=bands, **arguments)
     return camera
 
 
 def draw_mask(
     node: Any,
-    system: Node,
+    system_node: Node,
     truth: Tensor | None,
     wavelengths: Wavelengths,
     measurement_size: Sequence[int] | None = None,
     bands: int | None = None,
 ) -> Tensor:
-    """Draw the mask that a node of a config describes, for a truth `(C, H, W)`.
+    """Draw the mask that a node of a config describes.
 
     Args:
-        node: of the mask.
-        system: the camera's node.
-        truth: the scene, if known.
-        wavelengths: nm, if known.
+        node: node of the mask.
+        system_node: node of the system.
+        truth: true cube `(C, H, W)`, if known.
+        wavelengths: wavelengths in nm, if known.
         measurement_size: (H', W'), if known. Only an open mask can be drawn for it.
-        bands: C, if known.
+        bands: number of bands, C, if known.
+
+    Returns:
+        The mask `(K, 1|C, H, W)`.
 
     Raises:
         ValueError: the node describes no mask, or the size of the mask is not known.
@@ -280,42 +284,50 @@ def draw_mask(
         raise ValueError(f"mask: expected a mask to draw, got {type(pattern).__name__}")
     if truth is not None:
         bands, height, width = truth.shape
-        extra_pixels = dispersion_length(system, bands, wavelengths) if is_dual(system) else 0
+        extra_pixels = (
+            dispersion_length(system_node, bands, wavelengths) if is_dual(system_node) else 0
+        )
     elif isinstance(pattern, OpenMask) and measurement_size is not None:
         bands = bands or len(wavelengths or ()) or 1
         height, width = measurement_size
-        extra_pixels = 0 if is_dual(system) else -dispersion_length(system, bands, wavelengths)
+        extra_pixels = (
+            0 if is_dual(system_node) else -dispersion_length(system_node, bands, wavelengths)
+        )
     else:
         raise ValueError(
             "mask: expected the file of the mask that the measurement was made with, mask=FILE; "
             "masks are drawn for a truth"
         )
-    if system.get("axis", -1) == -2:
+    if system_node.get("axis", -1) == -2:
         return pattern.draw(height + extra_pixels, width, bands)
     return pattern.draw(height, width + extra_pixels, bands)
 
 
 def move_back(
-    system: Node, mask: Tensor, detector: int | None, wavelengths: Wavelengths
+    system_node: Node, mask: Tensor, detector: int | None, wavelengths: Wavelengths
 ) -> tuple[Tensor, Node, str | None]:
     """Move masks per band back, if they are stored as they fall on the detector.
 
     The data sets of this field call such masks `mask_3d_shift`.
 
     Args:
-        system: the node.
-        mask: `(K, C, H, W or W')`.
-        detector: W', of a measurement or of a truth and its dispersion.
-        wavelengths: nm, if known.
+        system_node: node of the system.
+        mask: the mask `(K, C, H, W or W')`.
+        detector: length of the detector along the dispersion, W': of the measurement, or of the
+            truth plus its dispersion.
+        wavelengths: wavelengths in nm, if known.
 
     Returns:
-        The mask of the camera, further arguments of the camera, and a note for the user. If the
-        mask needed no move, it is returned as it was, without a note.
+        The mask of the camera, further arguments of the camera, and a note for the user. A mask
+        that is not stored in this way stays as it is, without arguments and note.
+
+    Raises:
+        ValueError: the masks of the bands are not copies, each moved by the step.
     """
-    bands, axis = mask.shape[1], system.get("axis", -1)
-    if bands == 1 or axis not in (-1, -2) or mask.shape[axis] != detector or is_dual(system):
+    bands, axis = mask.shape[1], system_node.get("axis", -1)
+    if bands == 1 or axis not in (-1, -2) or mask.shape[axis] != detector or is_dual(system_node):
         return mask, {}, None
-    offsets = nominal_offsets(system, bands, wavelengths)
+    offsets = nominal_offsets(system_node, bands, wavelengths)
     has_whole_offsets = all(offset == int(offset) for offset in offsets)
     if not has_whole_offsets or min(offsets) != 0 or max(offsets) == 0:
         return mask, {}, None
@@ -325,9 +337,9 @@ def move_back(
     )
     if min(shifts) == 0:
         return camera_mask, {}, note
-    if system.get("offsets") is None:
-        _check_copies(mask, round(find_step(system)), axis)
-    note += "; it lets light through beside the windows, so the cube is wider than those"
+    if system_node.get("offsets") is None:
+        _check_copies(mask, round(find_step(system_node)), axis)
+    note += "; it also lets light through beside the shifted windows, so the cube is wider"
     return camera_mask, {"offsets": [float(shift) for shift in shifts], "detector": length}, note
 
 
@@ -343,7 +355,7 @@ def _check_copies(mask: Tensor, step: int, axis: int) -> None:
     correlations = {move: likeness_of_bands(mask, *move) for move in trials}
     best_step, best_axis = max(trials, key=correlations.__getitem__)
     if correlations[best_step, best_axis] <= _MIN_PROPOSAL_CORRELATION:
-        hint = "they are not alike; set system.step=0 where the bands are frames of a video"
+        hint = "they are not alike; set system.step=0 if the bands are frames of a video"
     elif best_step == 0:
         hint = "they do not move; set system.step=0"
     elif best_axis == axis:
@@ -352,28 +364,32 @@ def _check_copies(mask: Tensor, step: int, axis: int) -> None:
         side = "rows" if best_axis == -2 else "columns"
         hint = f"they move along the {side}; set system.axis={best_axis} system.step={best_step}"
     raise ValueError(
-        "mask: expected each band's to be that of the band before it on the detector, moved by "
-        f"system.step={step}; {hint}"
+        "mask: expected the mask of each band to be that of the band before, moved by "
+        f"system.step={step} on the detector; {hint}"
     )
 
 
 def fit_bands(
-    system: Node, mask: Tensor, measurement: Tensor, bands: int | None, wavelengths: Wavelengths
+    system_node: Node,
+    mask: Tensor,
+    measurement: Tensor,
+    bands: int | None,
+    wavelengths: Wavelengths,
 ) -> int:
     """Return the number of bands that mask, measurement and wavelengths agree on.
 
     Raises:
-        ValueError: they do not agree, or leave the number open.
+        ValueError: these do not agree, or they do not determine the number.
     """
-    step, axis = find_step(system), system.get("axis", -1)
+    step, axis = find_step(system_node), system_node.get("axis", -1)
     if axis not in (-1, -2):
         raise ValueError(f"system.axis: expected -1 (columns) or -2 (rows), got {axis!r}")
     _check_other_side(mask, measurement, axis)
-    is_size_free = any(system.get(name) is not None for name in ("offsets", "detector"))
-    if is_size_free or is_dual(system):
-        return _find_stated_bands(system, mask, measurement, bands, wavelengths)
+    is_size_free = any(system_node.get(name) is not None for name in ("offsets", "detector"))
+    if is_size_free or is_dual(system_node):
+        return _find_stated_bands(system_node, mask, measurement, bands, wavelengths)
     length, detector = mask.shape[axis], measurement.shape[axis]
-    if wavelengths is not None and system.get("bands") is None:
+    if wavelengths is not None and system_node.get("bands") is None:
         try:
             n_bands = infer_bands(length, detector, step)
         except ValueError:
@@ -418,7 +434,7 @@ def _check_other_side(mask: Tensor, measurement: Tensor, axis: int) -> None:
     if extra_pixels > 0:
         hints.append(f"window=[top,left,height,width] cuts the {extra_pixels} pixels off the frame")
     elif not hints:
-        hints.append(f"cut the mask to the part before the frame, {-extra_pixels} pixels less")
+        hints.append(f"cut {-extra_pixels} pixels off the mask, so that it covers the frame alone")
     ratio = measurement.shape[other_axis] / mask.shape[other_axis]
     if len(hints) == 1 and mask.shape[axis] * ratio <= measurement.shape[axis]:
         hints.append(f"resample the mask by {ratio:.4g} if it shows all of the frame")
@@ -431,36 +447,40 @@ def _check_other_side(mask: Tensor, measurement: Tensor, axis: int) -> None:
 
 
 def _find_stated_bands(
-    system: Node, mask: Tensor, measurement: Tensor, bands: int | None, wavelengths: Wavelengths
+    system_node: Node,
+    mask: Tensor,
+    measurement: Tensor,
+    bands: int | None,
+    wavelengths: Wavelengths,
 ) -> int:
     # With offsets, a stated detector or a dual disperser, the sizes of mask and measurement do not
-    # show how many bands there are. So the user has to state it.
-    offsets = system.get("offsets")
+    # show how many bands there are. So the user has to state the number.
+    offsets = system_node.get("offsets")
     if bands is None and wavelengths is not None:
         bands = len(wavelengths)
     if bands is None and isinstance(offsets, list):
         bands = len(offsets)
     if bands is None:
         raise ValueError(
-            "system.bands: expected the number of bands, which this camera's size leaves open, got "
-            "none; give system.bands=C or wavelengths=[…]"
+            "system.bands: expected the number of bands, which the sizes of the files do not show, "
+            "got none; give system.bands=C or wavelengths=[…]"
         )
-    axis = system.get("axis", -1)
-    reach = dispersion_length(system, bands, wavelengths)  # checks the offsets too
-    length, detector = measurement.shape[axis], system.get("detector")
-    if is_dual(system):
-        expected = system.get("width") or length
+    axis = system_node.get("axis", -1)
+    reach = dispersion_length(system_node, bands, wavelengths)  # checks the offsets too
+    length, detector = measurement.shape[axis], system_node.get("detector")
+    if is_dual(system_node):
+        expected = system_node.get("width") or length
         reason = f"system.width says so; set system.width={length}"
     elif detector is not None:
         expected = detector
-        reason = f"system.detector says so; set system.detector={length} if the bands begin where "
-        reason += "they do"
+        reason = f"system.detector says so; set system.detector={length} if the detector begins "
+        reason += "where the bands begin"
         if length > expected:
-            reason += f", or window=[top,left,height,width] to the {expected} pixels that it means"
+            reason += f", or window=[top,left,height,width] cuts the frame to {expected} pixels"
     else:
         expected = mask.shape[axis] + reach
-        reason = f"a mask of {mask.shape[axis]} and bands up to {reach} pixels apart say; set "
-        reason += f"system.detector={length} if the detector ends elsewhere"
+        reason = f"the mask has {mask.shape[axis]} and the bands are up to {reach} pixels apart; "
+        reason += f"set system.detector={length} if the detector ends elsewhere"
     if length != expected:
         raise ValueError(
             f"measurement: expected {expected} pixels along the dispersion, got {length}: {reason}"

@@ -11,15 +11,15 @@ import yaml
 
 MAX_BYTES = 2**20
 """Largest size of a file."""
-# Levels of nested lists and dicts.
+# Largest number of levels of nested lists and dicts.
 _MAX_DEPTH = 16
-# Events of the parser: scalars, and begins and ends of lists and dicts.
+# Largest number of events of the parser: scalars, and starts and ends of lists and dicts.
 _MAX_EVENTS = 100_000
-# Python takes long to convert a longer text to a number.
+# Python takes long to convert a very long text to a number.
 _MAX_NUMBER_CHARACTERS = 64
-# References that lead to one another.
+# Longest chain of references, each to a value that has the next reference.
 _MAX_CHAIN = 8
-# Characters and values that all references together may expand to.
+# Largest number of characters and values that all references together may expand to.
 _MAX_EXPANDED = 2**18
 _REFERENCE = re.compile(r"\$\{\s*(vars(?:\.[\w-]+|\[\d+\])+)\s*\}")
 _FLOAT = re.compile(
@@ -71,8 +71,8 @@ def parse(text: str) -> Any:
     """Read YAML as dicts, lists and scalars, and replace the references to values of `vars`.
 
     Raises:
-        ValueError: the text goes beyond a bound, or refers to something else.
-        yaml.YAMLError: it is no YAML.
+        ValueError: the text exceeds a limit, or refers to anything but `vars`.
+        yaml.YAMLError: the text is no YAML.
     """
     _check_structure(text)
     values = yaml.load(text, _Loader)
@@ -106,7 +106,7 @@ class _References:
 
     def expand(self, value: Any, chain: tuple[str, ...] = ()) -> Any:
         """Return a value without references."""
-        if chain:  # `_check_structure` has counted the values outside of references
+        if chain:  # values outside of references count already in `_check_structure`
             self.budget -= 1 + (len(value) if isinstance(value, str) else 0)
             if self.budget < 0:
                 raise ValueError(f"its references come to more than {_MAX_EXPANDED} characters")
@@ -117,14 +117,14 @@ class _References:
         if not isinstance(value, str) or "${" not in value:
             return value
         if match := _REFERENCE.fullmatch(value):
-            return self._find(match[1], chain)
-        text = _REFERENCE.sub(lambda reference: self._text(reference[1], chain), value)
-        # A "${" may also have come together from parts: "$" before a value that begins with "{".
+            return self._resolve_reference(match[1], chain)
+        text = _REFERENCE.sub(lambda reference: self._resolve_to_text(reference[1], chain), value)
+        # A "${" may also be made of two parts: "$" before a value that begins with "{".
         if "${" in text:
             raise ValueError(f"expected references ${{vars.NAME}} alone, got {value[:80]!r}")
         return text
 
-    def _find(self, name: str, chain: tuple[str, ...]) -> Any:
+    def _resolve_reference(self, name: str, chain: tuple[str, ...]) -> Any:
         if name in chain or len(chain) >= _MAX_CHAIN:
             raise ValueError(f"expected at most {_MAX_CHAIN} references in a row, at {name[:80]!r}")
         value: Any = self.root
@@ -135,8 +135,8 @@ class _References:
                 raise ValueError(f"Interpolation key {name[:80]!r} not found") from None
         return self.expand(value, (*chain, name))
 
-    def _text(self, name: str, chain: tuple[str, ...]) -> str:
-        value = self._find(name, chain)
+    def _resolve_to_text(self, name: str, chain: tuple[str, ...]) -> str:
+        value = self._resolve_reference(name, chain)
         if isinstance(value, dict | list):
             raise ValueError(f"expected a text or a number within a text, got {name[:80]!r}")
         return str(value)

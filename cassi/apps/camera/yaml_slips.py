@@ -1,4 +1,4 @@
-"""Find two common slips in YAML: a tab, and a missing blank behind a colon."""
+"""Find two common slips in YAML: a tab, and a missing blank after a colon."""
 
 import re
 
@@ -12,11 +12,11 @@ def find_slip(text: str, error: BaseException) -> str | None:
     """Return the line of the slip that led to an error, and its remedy; None without a slip.
 
     Args:
-        text: of the file.
-        error: of the parser, or of a check of its values.
+        text: content of the file.
+        error: the error that the parser or a check of the values raised.
     """
-    # `key:value` is valid YAML, a text. So it counts as a slip only where the error quotes it, or
-    # where the text is no YAML. The parser notices a slip in the same line or in a later one.
+    # `key:value` is valid YAML: a text. So it counts as a slip only if the error quotes it, or if
+    # the file is no YAML. The parser reports a slip at its own line or at a later line.
     mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
     lines = text.splitlines()[: None if mark is None else mark.line + 1]
     for number, line in reversed(list(enumerate(lines, 1))):

@@ -20,11 +20,11 @@ from cassi.apps.command import (
 )
 from cassi.apps.errors import describe_failure
 from cassi.apps.evaluate.problems import (
+    describe_repeated_points,
     find_bands,
     find_cases,
     load_benchmark,
     preparation,
-    repeated_points,
 )
 from cassi.apps.evaluate.results import Plan, Results
 from cassi.apps.evaluate.rows import (
@@ -44,8 +44,11 @@ from cassi.evaluation import Job, Record, RecordFolder, Runner
 from cassi.shares import find_share
 
 MAX_CURVE_POINTS = 40
-"""Points of a convergence curve. Each needs a PSNR, whose time is then small beside that of the
-iterations, and a plot shows no more."""
+"""Largest number of points of a convergence curve.
+
+Each point needs a PSNR. With 40 points the PSNRs take little time beside the iterations, and a plot
+would not show more points.
+"""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def evaluate(settings: Evaluate, run: Run) -> float:
     """Evaluate what the settings name and write the results.
 
     Returns:
-        The mean PSNR of the first reconstructor in dB, for sweeps.
+        The mean PSNR of the first reconstructor, dB, for sweeps.
     """
     refuse_torchrun()
     metrics.get_preset(settings.preset)
@@ -85,10 +88,12 @@ def evaluate(settings: Evaluate, run: Run) -> float:
     check_shares(run.folder, share)
     inputs = EvaluationInputs(settings, run.folder, read_reconstructors(settings))
     with open_workers(settings) as workers:
-        evaluation = make_once(make, inputs)
+        evaluation = make_once(make_evaluation, inputs)
         plan, records = evaluation.plan, evaluation.runner.records
         if plan.is_sweep:
-            for line in repeated_points(evaluation.runner.prepare, plan.points, plan.scenes[0]):
+            for line in describe_repeated_points(
+                evaluation.runner.prepare, plan.points, plan.scenes[0]
+            ):
                 print(f"{color_label('warning')} {printable(line)}", file=sys.stderr)
         results = Results(
             settings,
@@ -119,7 +124,7 @@ def evaluate(settings: Evaluate, run: Run) -> float:
                 if n_finished[record.scene] == len(plan.methods) and not plan.is_sweep:
                     results.finish_scene(record.scene)
     # Without shares this command has done all jobs. With shares the folder may also have records
-    # of other settings, which the key of a job tells apart.
+    # of other settings. The key of a job tells which records count.
     all_jobs = plan.jobs() if share.count > 1 else ()
     n_remaining = sum(records.read(job, evaluation.runner.key(job)) is None for job in all_jobs)
     if n_remaining:
@@ -134,10 +139,10 @@ def evaluate(settings: Evaluate, run: Run) -> float:
 
 def evaluate_job(inputs: EvaluationInputs, job: Job) -> Record:
     """Run a method on a scene, write its record and return it; this is a job."""
-    return make_once(make, inputs).runner.run(job)
+    return make_once(make_evaluation, inputs).runner.run(job)
 
 
-def make(inputs: EvaluationInputs) -> Evaluation:
+def make_evaluation(inputs: EvaluationInputs) -> Evaluation:
     """Make the scenes, cameras and methods, once in each process that does jobs."""
     settings = inputs.settings
     device = choose_device(settings.device)
@@ -145,10 +150,10 @@ def make(inputs: EvaluationInputs) -> Evaluation:
     points = find_cases(settings)
     prepare = preparation(points, benchmark, device)
     bands = find_bands(prepare, next(iter(points)), benchmark.scenes)
-    guide = any(point_settings.guide.response is not None for point_settings in points.values())
-    recipes, identities = make_recipes(inputs.reconstructors, bands, device, guide)
+    has_guide = any(point_settings.guide.response is not None for point_settings in points.values())
+    recipes, identities = make_recipes(inputs.reconstructors, bands, device, has_guide)
     knowledge = [NOMINAL] if settings.twin is None else settings.knowledge
-    rows, hashes, views = make_rows(recipes, identities, knowledge, settings.align, guide)
+    rows, hashes, views = make_rows(recipes, identities, knowledge, settings.align, has_guide)
     is_sweep = len(points) > 1
     # Report and figures are drawn from the cubes, which `Results.finish` removes afterwards.
     keeps_cubes = (settings.cubes or settings.report or settings.figures) and not is_sweep

@@ -24,10 +24,19 @@ def finish_scene(
     scene_records: Sequence[Record],
     load: Callable[[str], BenchmarkScene],
 ) -> bytes | None:
-    """Draw the pictures of a scene, and return it as encoded for the report.
+    """Draw the pictures of a scene, and return the scene as it is encoded for the report.
 
-    Returns None without a report, or if no method succeeded. What an earlier command has drawn of
-    the same records stays as it is.
+    Pictures that an earlier command has drawn of the same records stay as they are.
+
+    Args:
+        settings: settings of the command.
+        root: folder of the results.
+        records: the folder of all records.
+        scene_records: records of the methods on this scene.
+        load: a function that loads a scene by its name.
+
+    Returns:
+        The code of the scene; None without a report, or if no method succeeded.
     """
     good_records = [record for record in scene_records if not record.error]
     if not (settings.figures or settings.report) or not good_records:
@@ -36,7 +45,7 @@ def finish_scene(
     table_values = {
         record.method: _table_values(record, settings.preset) for record in good_records
     }
-    # All that the pictures show is in the key: they are drawn again when any of it changes.
+    # The key has everything that the pictures show, so they are drawn again after any change.
     keys = [(record.method, record.key) for record in good_records]
     outputs = {"scene": scene, "figures": settings.figures, "report": settings.report}
     content = {

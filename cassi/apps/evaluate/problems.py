@@ -22,11 +22,17 @@ from cassi.data.scenes import as_scenes, scene_name
 from cassi.evaluation import Problem, make_problem
 
 CASES = ("guide", "mask", "noise", "seed", "system", "twin")
-"""Settings that a case of a benchmark may change: those that a scene is measured with."""
+"""Settings that a case of a benchmark may change: the settings that a scene is measured with."""
 
 
 def find_cases(settings: Evaluate) -> dict[str, Evaluate]:
-    """Return the settings of each case of a benchmark, by name; one without a name otherwise."""
+    """Return the settings of each case of a benchmark, by the name of the case.
+
+    Without a benchmark, or with a single case, there is one entry, named "".
+
+    Raises:
+        ValueError: the benchmark has no cases, or a case changes a setting that it may not change.
+    """
     protocol = settings.benchmark
     if protocol is None:
         return {"": settings}
@@ -34,14 +40,14 @@ def find_cases(settings: Evaluate) -> dict[str, Evaluate]:
         raise ValueError("benchmark: expected at least one case, got none; give benchmark.cases")
     if protocol.published and settings.twin is None:
         raise ValueError(
-            "benchmark: expected a twin, of which the published figures are; give twin=none"
+            "benchmark: expected a twin, because its published figures are of twins; give twin=none"
         )
     cases = {}
     for name, values in protocol.cases.items():
         place = f"benchmark.cases.{name}"
         if settings.twin is None and isinstance(values, dict) and values.get("twin") is not None:
             raise ValueError(
-                f"{place}.twin: expected a twin of all cases beside it; give twin=none"
+                f"{place}.twin: expected a twin of all cases, which a case changes; give twin=none"
             )
         cases[name] = _change_settings(settings, {} if values is None else values, place, CASES)
     return cases if len(cases) > 1 else {"": next(iter(cases.values()))}
@@ -77,7 +83,7 @@ def _change_settings(settings: Any, values: Any, path: str, allowed_keys: Sequen
         raise ValueError(f"{path}: {error}") from None
 
 
-def repeated_points(
+def describe_repeated_points(
     prepare: Callable[[str, str], Problem], points: Sequence[str], scene: str
 ) -> list[str]:
     """Return a warning for each point whose camera and measurement an earlier point has too."""
@@ -101,8 +107,8 @@ def find_bands(prepare: Callable[[str, str], Problem], point: str, scenes: Seque
     Raises:
         Exception: the error of the first scene, if none can be prepared.
     """
-    # An error of all scenes, such as a mask of another size, so ends the command before anything
-    # runs. A single damaged scene does not keep the others from being evaluated.
+    # If all scenes have an error, such as a mask of another size, the command ends before any run.
+    # A single damaged scene does not keep the other scenes from being evaluated.
     first_error: Exception | None = None
     for scene in scenes:
         try:
@@ -130,12 +136,13 @@ def preparation(
         )
     for settings in points.values():
         _check_twin(settings, benchmark)
-    scenes = _scenes_of(points, benchmark)
+    scenes = _load_benchmarks(points, benchmark)
 
     def prepare(point: str, scene: str) -> Problem:
         settings, item = points[point], scenes[point].load(scene)
-        # Of a simulated scene the wavelengths come with the truth, and the camera has its bands.
-        nominal_wavelengths = (
+        # The wavelengths of a simulated scene belong to its truth, which gives the number of bands.
+        # Only the wavelengths of a measured scene state the bands of the camera.
+        stated_wavelengths = (
             None if item.wavelengths is None or item.truth is not None else item.wavelengths
         )
         camera = make_camera(
@@ -144,9 +151,9 @@ def preparation(
             truth=item.truth,
             measurement=item.measurement,
             bands=settings.system.get("bands")
-            or (None if nominal_wavelengths is None else len(nominal_wavelengths)),
+            or (None if stated_wavelengths is None else len(stated_wavelengths)),
             wavelengths=item.wavelengths,
-            user_wavelengths=nominal_wavelengths,
+            user_wavelengths=stated_wavelengths,
         )
         system = camera.system
         if item.measurement is not None:
@@ -167,10 +174,11 @@ def preparation(
     return prepare
 
 
-def _scenes_of(points: Mapping[str, Evaluate], benchmark: Benchmark) -> dict[str, Benchmark]:
+def _load_benchmarks(points: Mapping[str, Evaluate], benchmark: Benchmark) -> dict[str, Benchmark]:
     """Return the benchmark of each point.
 
-    Points that differ in mask, or in the camera by which frames are corrected, need one each.
+    Points need different benchmarks if they differ in the mask, or in the camera for which frames
+    are corrected.
     """
     benchmarks_by_key: dict[str, Benchmark] = {}
     scenes = {}
@@ -209,7 +217,7 @@ def _check_twin(settings: Evaluate, benchmark: Benchmark) -> None:
         return
     if benchmark.measurements is not None:
         raise ValueError(
-            f"twin: expected data with true cubes, which it measures, got the measurements of "
+            f"twin: expected data with true cubes, which a twin measures, got the measurements of "
             f"data={settings.data.name}; leave twin=null"
         )
     if settings.noise and settings.twin.is_noisy:
@@ -250,9 +258,9 @@ def load_benchmark(settings: Evaluate) -> Benchmark:
         options |= {"mask": settings.mask, "mask_checksum": None}
     manifest, split = options.pop("manifest", None), options.pop("split", "test")
     if manifest is not None:
-        options |= _manifest_files(Path(str(options["cubes"])).expanduser(), manifest, split)
+        options |= _list_manifest_files(Path(str(options["cubes"])).expanduser(), manifest, split)
     options |= {
-        name: _first_existing_path(name, options[name])
+        name: _find_existing_path(name, options[name])
         for name in ("cubes", "measurements", "mask")
         if isinstance(options.get(name), list) and not (name == "cubes" and manifest is not None)
     }
@@ -281,15 +289,16 @@ def load_benchmark(settings: Evaluate) -> Benchmark:
         raise ValueError(f"data.evaluation: {error}") from None
 
 
-def _first_existing_path(name: str, candidates: Sequence[str]) -> str:
-    # A published data set is where our pages say, or where the archives of its authors put it.
+def _find_existing_path(name: str, candidates: Sequence[str]) -> str:
+    # A published data set is in the folder that our pages name, or in the folder into which the
+    # archives of its authors are unpacked.
     for path in candidates:
         if Path(path).expanduser().exists():
             return path
     raise FileNotFoundError(f"data: no {name} at {' nor at '.join(candidates)}")
 
 
-def _manifest_files(root: Path, manifest: Any, split: str) -> dict[str, Any]:
+def _list_manifest_files(root: Path, manifest: Any, split: str) -> dict[str, Any]:
     files = read_manifest(manifest).files(split)
     absent = [name for name in files if not (root / name).exists()]
     if absent:
@@ -304,8 +313,8 @@ def _manifest_files(root: Path, manifest: Any, split: str) -> dict[str, Any]:
 
 
 def _check_folder(data_dir: str, settings: dict[str, Any]) -> None:
-    # If the folder of all data sets is missing, one message names the setting of it. Otherwise each
-    # missing file would have a message of its own.
+    # If the folder of all data sets is missing, one message names its setting. Without this check,
+    # each missing file would have a message of its own.
     root = Path(data_dir).expanduser()
     values = [settings.get(name) for name in ("cubes", "measurements", "mask")]
     paths = [path for value in values for path in (value if isinstance(value, list) else [value])]

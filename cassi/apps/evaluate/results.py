@@ -29,7 +29,8 @@ from cassi.viz.figures import save_bars
 class Plan:
     """The points, scenes and methods of an evaluation, in the order of the tables.
 
-    A point is a case of a benchmark, or of a multirun; without cases there is one, named "".
+    A point is a case of a benchmark, or a job of a multirun. Without cases there is one point,
+    named "".
     """
 
     points: Sequence[str]
@@ -38,14 +39,14 @@ class Plan:
     is_sweep: bool = False
 
     def jobs(self) -> list[Job]:
-        """Return every job; the jobs of a scene follow each other, so that it is read once."""
+        """Return every job. The jobs of a scene follow each other, so the scene is read once."""
         return [Job(p, s, m) for p in self.points for s in self.scenes for m in self.methods]
 
     def read_records(self, records: RecordFolder, scene: str | None = None) -> list[Record]:
         """Return the records that exist, of one scene or of all."""
         jobs = [job for job in self.jobs() if scene in (None, job.scene)]
-        read_results = [records.read(job) for job in jobs]
-        return [record for record in read_results if record is not None]
+        records_or_none = [records.read(job) for job in jobs]
+        return [record for record in records_or_none if record is not None]
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,14 @@ class Results:
     """Writes tables, pictures and report.
 
     Attributes:
-        methods: names of the reconstructors. Each may have several rows in the tables. Empty for a
-            multirun, whose records have the names of rows only.
+        settings: settings of the command.
+        root: folder of the results.
+        benchmark: the data set.
+        plan: points, scenes and methods of the tables.
+        records: the folder of the records.
+        device: the device of the runs, which the tables name.
+        methods: names of the reconstructors. Each may have several rows in the tables. The names
+            are empty for a multirun, whose records only have the names of rows.
     """
 
     settings: Evaluate
@@ -83,7 +90,7 @@ class Results:
         """
         settings, plan, root = self.settings, self.plan, self.root
         records = plan.read_records(self.records)
-        result_settings = _describe(settings) | self._preprocessed(records)
+        result_settings = _describe_settings(settings) | self._collect_corrections(records)
         rows = [replace(r, point="", method=row_name(r.method, r.point)) for r in records]
         names = [row_name(method, point) for point in plan.points for method in plan.methods]
         table = write_results(
@@ -156,7 +163,7 @@ class Results:
         write_bytes(self.root / "report.html", page)
         return True
 
-    def _preprocessed(self, records: Sequence[Record]) -> Json:
+    def _collect_corrections(self, records: Sequence[Record]) -> Json:
         """Return the corrections of the frames of measured scenes, by scene and step."""
         if self.benchmark.measurements is None:
             return {}
@@ -166,7 +173,7 @@ class Results:
         return {"preprocessing": steps}
 
 
-def _describe(settings: Evaluate) -> Json:
+def _describe_settings(settings: Evaluate) -> Json:
     """Return the settings that the numbers depend on, without paths and numbers of processes."""
     values: Json = {"system": settings.system, "noise": settings.noise, "seed": settings.seed}
     values |= {"threads": settings.threads, "reconstructors": settings.reconstructors}
@@ -185,27 +192,28 @@ def _describe(settings: Evaluate) -> Json:
 class MergeJobs(Callback):
     """Writes into the folder of a multirun what a single run would have written.
 
-    If jobs differ in scenes and reconstructors alone, their records make one table. Otherwise each
-    job is a case, and the names of its rows have the options in which it differs.
+    If the jobs differ only in scenes and reconstructors, their records make one table. Otherwise
+    each job is a case, and the names of its rows contain the options in which the jobs differ.
     """
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         """Put the records of all jobs together."""
         root = Path(config.hydra.sweep.dir).resolve()
-        jobs = sorted((path.parent for path in root.glob("*/records")), key=_number)
+        jobs = sorted((path.parent for path in root.glob("*/records")), key=_sort_key)
         sources = {job: RecordFolder(job / "records") for job in jobs}
         job_records = [
             (job, record) for job, source in sources.items() for record in source.read_all()
         ]
-        # First as one table. If two jobs then have a record of the same scene and method, some
-        # other option differs, and each job becomes a case.
+        # First try one table. If two jobs then have a record of the same scene and method, the jobs
+        # differ in another option, and each job becomes a case.
         for ignored_options in (("scenes", "reconstructors"), ()):
-            cases = _differences(jobs, ignored_options)
+            cases = _find_differences(jobs, ignored_options)
             names = {job: ", ".join(f"{k}={v}" for k, v in c.items()) for job, c in cases.items()}
             row_names = {(names[job], record.job) for job, record in job_records}
             if job_records and len(row_names) == len(job_records):
                 break
-        else:  # there are no records, or two jobs with equal options have a record of the same name
+        else:
+            # There are no records, or two jobs with equal options have records of the same name.
             return
         is_sweep = any(names.values())
         file = jobs[0] / ".hydra" / "config.yaml"
@@ -213,7 +221,7 @@ class MergeJobs(Callback):
         if is_sweep and file.is_file():
             config = cast(DictConfig, OmegaConf.load(file))
         own_config = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-        settings = read_settings(own_config, Evaluate, _options(jobs[0]))
+        settings = read_settings(own_config, Evaluate, _read_options(jobs[0]))
         records = RecordFolder(root / "records", keep_cubes=settings.cubes and not is_sweep)
         points = list(find_cases(settings))
         scenes = list(dict.fromkeys(record.scene for _, record in job_records))
@@ -221,7 +229,7 @@ class MergeJobs(Callback):
             protocol = Protocol(name="multirun", cases={names[job]: cases[job] for job in jobs})
             settings = replace(settings, scenes=None, benchmark=protocol)
         benchmark = load_benchmark(settings)
-        # In the order of the data set; jobs may have finished in any order.
+        # The tables have the order of the data set, as jobs may have finished in any order.
         scenes.sort(key=[*benchmark.scenes, *scenes].index)
         if is_sweep:
             point_records = [
@@ -244,22 +252,22 @@ class MergeJobs(Callback):
             sys.exit(EXIT_FAILURE)
 
 
-def _number(job: Path) -> tuple[int, str]:
-    # Folders of jobs are numbers: 10 comes after 9, although "10" sorts before "9".
+def _sort_key(job: Path) -> tuple[int, str]:
+    # The names of the folders are numbers: 10 comes after 9, although "10" sorts before "9".
     return len(job.name), job.name
 
 
-def _options(job: Path) -> list[str]:
+def _read_options(job: Path) -> list[str]:
     file = job / ".hydra" / "overrides.yaml"
     return list(OmegaConf.load(file)) if file.is_file() else []
 
 
-def _differences(
+def _find_differences(
     jobs: Sequence[Path], ignored_options: Sequence[str] = ()
 ) -> dict[Path, dict[str, str]]:
     """Return the options of each job, by name, in which jobs differ."""
     options_by_job = {
-        job: [str(option).partition("=")[::2] for option in _options(job)] for job in jobs
+        job: [str(option).partition("=")[::2] for option in _read_options(job)] for job in jobs
     }
     common = set.intersection(*(set(options) for options in options_by_job.values()))
     return {

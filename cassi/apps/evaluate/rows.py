@@ -1,4 +1,4 @@
-"""Make the rows of an evaluation: a reconstructor and the camera that it gets for a frame."""
+"""Make the rows of an evaluation: each is a reconstructor with one kind of camera."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,8 +27,9 @@ class CameraView:
     """The camera that a row of the table gets, as a view of a problem.
 
     Attributes:
-        knowledge: one of `KNOWLEDGE`: the nominal, calibrated or true camera of the frame, or an
-            ideal frame of the nominal one.
+        knowledge: one of `KNOWLEDGE`. "nominal", "calibrated" and "told" (the true camera) choose
+            the camera for the frame. "ideal" replaces the frame by an ideal one of the nominal
+            camera.
         align: move the mask of the nominal camera to its estimated alignment.
     """
 
@@ -47,9 +48,9 @@ def _view_calibrated(problem: Problem) -> Problem:
     """Return the same frame with the camera that a calibration estimates from it."""
     snapshot = calibrated(problem.snapshot)
     nominal, calibration = problem.system, snapshot.camera.calibration
-    # A snapshot does not show whether the mask alone has moved, or mask and scene together, so the
-    # cube may come out displaced against the truth. A twin knows the point around which its mask
-    # moved. The estimates around that point give the cube in the coordinates of the truth.
+    # A snapshot does not show whether the mask alone has moved, or mask and scene together. So the
+    # cube may be displaced against the truth. A twin knows the point around which its mask moved.
+    # The estimates around this point give the cube in the coordinates of the truth.
     if problem.true is not None and calibration is not None and type(nominal) is SDCassi:
         moved_system = displaced_camera(nominal, calibration.calibration.taken, problem.true.pivot)
         snapshot = snapshot.with_camera(system=moved_system)
@@ -59,7 +60,9 @@ def _view_calibrated(problem: Problem) -> Problem:
 def _view_true(problem: Problem) -> Problem:
     """Return the corrected frame with the true camera of a twin."""
     if problem.true is None:
-        raise ValueError(f"{problem.name}: expected a twin, got a camera of which nothing is known")
+        raise ValueError(
+            f"{problem.name}: expected a twin, the true camera of this frame is unknown"
+        )
     y = problem.true.correct(problem.y)
     snapshot = problem.snapshot.with_camera(system=problem.true.camera.to(y.device))
     return replace(problem, snapshot=replace(snapshot, y=y))
@@ -98,7 +101,7 @@ def make_rows(
     identities: Mapping[str, str],
     knowledge: Sequence[str],
     align: bool,
-    guide: bool,
+    has_guide: bool,
 ) -> tuple[dict[str, Recipe], dict[str, str], dict[str, View]]:
     """Return recipe, hash and view of each row, by its name.
 
@@ -113,21 +116,24 @@ def make_rows(
             if row in rows:
                 raise ValueError(f"reconstructors: two rows are called {row!r}; choose other names")
             rows[row], views[row] = recipe, CameraView(row_knowledge, align)
-            # These keys are in the records of earlier commands; other ones would not continue them.
+            # Records of earlier commands have hashes with these keys. After a change of the keys,
+            # such records would not count as finished.
             view = {"known": row_knowledge, "align": align}
-            hashes[row] = fingerprint({"method": identities[name], "view": view, "guide": guide})
+            hashes[row] = fingerprint(
+                {"method": identities[name], "view": view, "guide": has_guide}
+            )
     return rows, hashes, views
 
 
 def read_reconstructors(settings: Evaluate) -> dict[str, Reconstruct]:
     """Return the settings of every reconstructor that the settings name, by name.
 
-    A reconstructor is a name, a file, or a mapping with `method` (a name) or `model` (a registered
-    network, or a file), `weights`, `overrides` (a list as for cassi-reconstruct, or a mapping) and
-    the `name` in the tables.
+    A reconstructor is a name, a file, or a mapping with these keys: `method` (a name) or `model` (a
+    registered network, or a file), `weights`, `overrides` (a list as for cassi-reconstruct, or a
+    mapping), and `name`, which stands in the tables.
 
     Raises:
-        ValueError: there is none, or two have the same name.
+        ValueError: there is no reconstructor, or two have the same name.
     """
     items = settings.reconstructors
     if isinstance(items, str | dict):
@@ -142,7 +148,8 @@ def read_reconstructors(settings: Evaluate) -> dict[str, Reconstruct]:
         if name in settings_by_name:
             raise ValueError(f"reconstructors: two are called {name!r}; write {{name: OTHER, …}}")
         with _name_in_errors(name):
-            # The seed of all, so that random weights do not depend on the other reconstructors.
+            # All get the same seed, so that random weights do not depend on the other
+            # reconstructors.
             settings_by_name[name] = replace(
                 settings_of(spec, overrides, settings.paths.data_dir), seed=settings.seed
             )
@@ -153,7 +160,7 @@ def make_recipes(
     settings_by_name: Mapping[str, Reconstruct],
     bands: int,
     device: torch.device,
-    guide: bool = False,
+    has_guide: bool = False,
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
     """Return a recipe for each reconstructor, and a hash of all that its results depend on."""
     recipes: dict[str, Recipe] = {}
@@ -163,8 +170,8 @@ def make_recipes(
             recipes[name] = Recipe(settings, device, may_change=False)
             method, _ = recipes[name].make(bands)
             identities[name] = fingerprint(identity_of(settings, bands, device), content=True)
-        # Without this check a row would look as if the guide had changed nothing.
-        if guide and not takes_guide(method):
+        # A method that ignores the guide would have a row that looks as if the guide had no effect.
+        if has_guide and not takes_guide(method):
             raise ValueError(f"guide.response: expected null with {name}, which takes no guide")
     return recipes, identities
 

@@ -3,7 +3,7 @@
 import functools
 import sys
 
-from cassi.apps.arguments import HYDRA_INFO, asks_for_info, write_nothing
+from cassi.apps.arguments import HYDRA_INFO, asks_for_info, suppress_output
 from cassi.apps.command import (
     Run,
     choose_device,
@@ -30,9 +30,9 @@ def main() -> None:
     """Run the command."""
     job = reconstruct
     if asks_for_info(sys.argv[1:], HYDRA_INFO):
-        sys.argv[1:], output_folder = write_nothing(sys.argv[1:])
+        sys.argv[1:], output_folder = suppress_output(sys.argv[1:])
         job = functools.partial(show, output_folder=output_folder)
-        # `run_command` tells Hydra the module of the job; a partial has that of functools.
+        # `run_command` gives Hydra the module of the job, which for a partial is functools.
         functools.update_wrapper(job, reconstruct)
     run_command("cassi-reconstruct", Reconstruct, job)
 
@@ -51,14 +51,20 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     """Reconstruct what the settings name and write the results.
 
     Returns:
-        The relative residual, for sweeps that minimise something; of many snapshots the mean.
+        The relative residual, for sweeps that minimise something. For many snapshots, the mean of
+        their relative residuals.
+
+    Raises:
+        ValueError: settings, files and camera do not fit each other.
+        SystemExit: with status 1, if some of many snapshots failed.
     """
     blocks = settings.memory_budget is not None
     prepare_process(settings, blocks=blocks)
     refuse_torchrun()
     has_many_snapshots = is_many(settings.measurement)
-    _check_number(settings, has_many_snapshots)
-    # Commands with shares of many snapshots may work in one folder; with one snapshot they may not.
+    _check_one_or_many(settings, has_many_snapshots)
+    # Several commands may share many snapshots and write into one folder. With one snapshot, a
+    # second command in the same folder would overwrite the results of the first.
     if not has_many_snapshots:
         lock_folder_exclusively(run.folder)
     if has_many_snapshots or blocks:
@@ -87,14 +93,14 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     )
     numbers = summarize(result)
     write_results(run.folder, settings, result, numbers)
-    # Not before: a command that is stopped while it writes continues after the last pass.
+    # Only now: if the command is stopped while it writes, the next one needs the last pass.
     forget_passes(run.folder)
     print(format_result(numbers), f"-> {run.folder}", sep="\n")
     print_findings(numbers)
     return float(numbers["relative_residual"])
 
 
-def _check_number(settings: Reconstruct, has_many: bool) -> None:
+def _check_one_or_many(settings: Reconstruct, has_many: bool) -> None:
     """Raise ValueError for a setting that is for one snapshot alone, or for many alone."""
     if has_many and settings.guide.file is not None:
         raise ValueError("guide: expected null for many snapshots, a guide shows one scene")

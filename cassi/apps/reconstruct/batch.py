@@ -25,20 +25,32 @@ from cassi.solvers import Iteration, Solution
 from cassi.solvers.base import Reconstructor, is_sampled
 from cassi.systems import System
 
-NETWORKS_ON_A_GPU = 4
-"""Snapshots in a batch of a network under `batch: auto`. If the memory is too small for them, each
-is reconstructed by itself."""
+NETWORK_BATCH_SIZE = 4
+"""Snapshots in a batch of a network, if `batch` is `auto`.
+
+A larger batch uses more of the GPU and more memory. If the memory is too small for a batch, each of
+its snapshots is reconstructed by itself.
+"""
 T = TypeVar("T")
 FittedSnapshot = tuple[SnapshotFiles, Snapshot, Reconstructor]
 
 
 def batch_size(value: Any, network: bool, device: torch.device) -> int:
-    """Return how many snapshots are reconstructed in one batch; `value` is the setting."""
+    """Return how many snapshots are reconstructed in one batch.
+
+    Args:
+        value: the setting `batch`: "auto" or a number.
+        network: the reconstructor is a network.
+        device: the device of the reconstruction.
+
+    Raises:
+        ValueError: `value` is neither "auto" nor a whole number from 1 to 4096.
+    """
     if value != "auto":
         return whole_number("batch", value, 1, 4096)
-    # A solver fills a processor with one snapshot, so a batch saves no time. Alone, a snapshot also
-    # has the same bits, residuals and number of iterations as in a command of its own.
-    return NETWORKS_ON_A_GPU if network and device.type == "cuda" else 1
+    # One snapshot keeps a processor busy with a solver, so a batch saves no time. Without a batch,
+    # a snapshot also has the same bits, residuals and iterations as in a command of its own.
+    return NETWORK_BATCH_SIZE if network and device.type == "cuda" else 1
 
 
 def recover_batch(
@@ -56,7 +68,8 @@ def recover_batch(
             yield files, prepared_pair
             continue
         snapshot, method = prepared_pair
-        # The recipe gives a method of its own to the frames of a video; these are no sequence.
+        # For the camera of a video, `prepare` replaces the method by a method for video frames.
+        # That method has no warm start, so the sequence does not use `following` for it.
         if following is not None and without_grid(method) is following.method:
             method = with_grid_of(method, following)
         group = next((g for g in groups if _can_share(g[0][1], snapshot, method)), None)
@@ -70,6 +83,7 @@ def recover_batch(
 def _recover_group(
     settings: Reconstruct, root: Path, group: Sequence[FittedSnapshot]
 ) -> Iterator[tuple[SnapshotFiles, Result | Exception]]:
+    """Reconstruct a group as one batch; if this fails, reconstruct each snapshot by itself."""
     seed, reconstructor = settings.seed, group[0][2]
     heldout, uncertainty = settings.heldout, settings.uncertainty
     if len(group) > 1:
@@ -79,7 +93,7 @@ def _recover_group(
             yield from zip((files for files, _, _ in group), batch_results, strict=True)
             return
         # The batch may have been too large for the memory, or one of its snapshots may have
-        # diverged. Alone, each has a result or an error of its own.
+        # diverged. One by one, each snapshot gets its own result or its own error.
     for files, snapshot, _ in group:
         yield (
             files,
@@ -106,8 +120,8 @@ def attempt(function: Callable[..., T], *arguments: Any, **options: Any) -> T | 
 
 def _can_share(first: Snapshot, second: Snapshot, reconstructor: Reconstructor) -> bool:
     """Tell whether two snapshots may share a batch: they have equal cameras and shapes."""
-    # A solver with a tolerance has no `shares_batch`: it stops when the cubes of the whole batch
-    # change little, which is at another iteration than for each snapshot alone.
+    # `shares_batch` is false for a solver with a tolerance. Such a solver stops when the cubes of
+    # the whole batch change little. For each snapshot alone this is at another iteration.
     if not reconstructor.shares_batch or first.y.shape != second.y.shape:
         return False
     return _have_equal_cameras(first.camera.system, second.camera.system)
@@ -129,8 +143,8 @@ def recover_together(
 ) -> list[Result]:
     """Reconstruct all measurements of a batch at once.
 
-    Each result gets an equal part of the seconds. Its rows have no objective and no change: the
-    loop computes these two for the whole batch.
+    Each result gets an equal part of the seconds. Its rows have no objective and no change, because
+    the loop computes these two for the whole batch.
 
     Raises:
         ValueError: one of the snapshots diverged.
@@ -139,8 +153,8 @@ def recover_together(
     system = batch[0].camera.system
     y = torch.cat([snapshot.y for snapshot in batch])
     rows: list[list[Json]] = [[] for _ in batch]
-    truths = [None if i.truth is None else i.truth.to(y.device) / i.level for i in batch]
-    # A frame of zeros has a residual of 0 rather than 0/0.
+    truths = [None if s.truth is None else s.truth.to(y.device) / s.level for s in batch]
+    # The lower bound gives a frame of zeros the residual 0 rather than 0/0.
     norms = y.flatten(1).norm(dim=1).clamp_min(torch.finfo(y.dtype).tiny)
 
     def record_iteration(iteration: Iteration, x: Tensor) -> None:

@@ -39,7 +39,7 @@ _PLAN = "plan"
 class SolvedBlock:
     """The result of one block."""
 
-    # An array of NumPy, because a process that sends a tensor to another one shares its memory.
+    # A NumPy array: torch would keep the memory of a tensor shared between the two processes.
     x: np.ndarray
     """The block with its halo, `(C, H', W')`. With error bars `(2·C, H', W')`: the standard
     deviations come after the bands."""
@@ -52,9 +52,10 @@ def reconstruct_in_blocks(
     """Reconstruct one scene within `memory_budget`, and write the results.
 
     Args:
-        settings: of the command.
-        folder: where the results go.
-        workers: compute the blocks, each within the budget. If None, this process computes them.
+        settings: settings of the command.
+        folder: folder of the results.
+        workers: processes that compute the blocks, each process within the budget. If None, this
+            process computes all blocks.
 
     Returns:
         The relative residual.
@@ -72,7 +73,8 @@ def reconstruct_in_blocks(
         print(note)
     halo = scene.reconstructor.halo if settings.halo is None else settings.halo
     halo = whole_number("halo", halo, 0, 2**31)
-    # The unfinished files hold the wavelengths, and there is one for each name.
+    # The unfinished files contain the wavelengths, and there is one file for each name. So a run
+    # with other names or wavelengths must not continue with these files.
     key = f"{key} {names} {scene.snapshot.camera.wavelengths}"
     fingerprint = fingerprint_snapshot(key, scene.snapshot)
     journal = Journal(folder / f".{output.cube}.blocks", fingerprint)
@@ -88,7 +90,7 @@ def reconstruct_in_blocks(
 
 
 def _check_output(output: Output) -> None:
-    """Refuse results that cannot be written block by block."""
+    """Raise ValueError for an output that cannot be written block by block."""
     if Path(output.cube).suffix.lower() not in STACK_SUFFIXES:
         suffixes = " ".join(STACK_SUFFIXES)
         raise ValueError(f"output.cube: with memory_budget expected {suffixes}, got {output.cube}")
@@ -99,7 +101,7 @@ def _check_output(output: Output) -> None:
 
 
 def load_scene(settings: Reconstruct) -> Parts:
-    """Return the scene that settings name, with its camera and method, ready to be cut."""
+    """Read the scene that settings name, and return it as `Parts`, with its camera and method."""
     recipe = make_recipe(settings)
     return Parts(*fit(on_grid(read(settings, recipe)), recipe))
 
@@ -113,7 +115,7 @@ def _plan_run(
     lines = lines_that_fit(budget, scene.y, scene.bytes_per_line(settings.uncertainty))
     blocks = [asdict(block) for block in plan_blocks(scene.length, lines, halo)]
     journal.remove()
-    # tifffile resolves links before it opens a file, so that the guard does not see them.
+    # tifffile resolves links before it opens a file, so `cassi.links` would not see them.
     check_parents(f"{journal.folder.absolute()}/")
     journal.folder.mkdir(parents=True, exist_ok=True)
     shape, wavelengths = scene.system.cube_shape, scene.snapshot.camera.wavelengths
@@ -168,22 +170,23 @@ def _compute_blocks(
         job = partial(job, callback=update_bar) if workers is None else job
         remaining_indices = range(len(records), len(blocks))
         results = run_jobs(workers, job, remaining_indices)
-        # In order, as each block is blended with the end of the one before it.
+        # In order, because each block is blended with the end of the block before it.
         for index, solved_block in _in_block_order(results, remaining_indices.start):
             bar.set_postfix_str(f"block {index + 1}/{len(blocks)}")
             if workers is not None:  # else `update_bar` has counted the iterations
                 bar.update(iterations)
             tail = journal.array(f"tail-{index - 1}") if index else None
-            # A quarter of the halo fades: rows farther out are computed with too little context.
+            # Blocks are blended over a quarter of the halo. Rows farther out lie so close to the
+            # border of the computed rows that their context is too small.
             record, own_values, next_tail = join_block(
                 scene, blocks, index, plan["halo"] // 4, tail, solved_block
             )
-            del solved_block  # frees a block before the next one comes
+            del solved_block  # frees its memory before the next block comes
             for stack, values in zip(stacks, np.split(own_values, len(stacks)), strict=True):
                 stack.write(values, *scene.place(*record["lines"]))
             record["cube"] = _digest(own_values)
             arrays = {} if next_tail is None else {f"tail-{index}": next_tail}
-            # After the values are in the files: a record without them would lose the block.
+            # The record says that the block is finished, so it is written after the values.
             journal.write(f"block-{index}", record, arrays)
             records.append(record)
             del own_values
@@ -233,12 +236,13 @@ def compute_block(
     """Reconstruct one block of the scene that settings name; this is a job.
 
     Args:
-        settings: of the command.
+        settings: settings of the command.
         blocks: all blocks of the scene.
-        probe: what error bars need to know of the whole scene; None leaves error bars out.
-        estimates: `ESTIMATES` of the whole scene, by name. One process computes them for all.
-        index: of the block.
-        callback: is called at every iteration.
+        probe: numbers of the whole scene that error bars need. None leaves error bars out.
+        estimates: `ESTIMATES` of the whole scene, by name. One process computes these for all
+            blocks.
+        index: number of the block, from 0.
+        callback: a function that is called at every iteration.
     """
     scene, block = make_once(load_scene, settings), blocks[index]
     scene.statistics.take({name: torch.from_numpy(array) for name, array in estimates.items()})
@@ -281,20 +285,22 @@ def join_block(
     tail: np.ndarray | None,
     solved_block: SolvedBlock,
 ) -> tuple[Json, np.ndarray, np.ndarray | None]:
-    """Blend one block with the one before it.
+    """Blend one block with the block before it.
 
-    Over `blend` rows on either side of the seam, the earlier block fades out and this one fades in.
+    Over `blend` rows on either side of the seam, the earlier block fades out and this block fades
+    in.
 
     Args:
         scene: the whole scene.
-        blocks: all blocks of it.
-        index: of this block.
+        blocks: all blocks of the scene.
+        index: number of this block, from 0.
         blend: rows of the blend on either side of a seam.
         tail: the rows of the earlier block around the seam; None for the first block.
-        solved_block: the result of this block. Its values are changed.
+        solved_block: the result of this block. Its values are changed in place.
 
     Returns:
-        Record of the block, its own values, and its tail for the next block (None after the last).
+        The record of the block, its own values, and its tail for the next block. The last block has
+        the tail None.
     """
     block, last = blocks[index], index == len(blocks) - 1
     x = torch.from_numpy(solved_block.x)
@@ -309,8 +315,15 @@ def join_block(
         seam = own_values.narrow(scene.axis, 0, 2 * blend)
         weight = _seam_weights(2 * blend, seam).unsqueeze(-1 if scene.axis == -2 else 0)
         seam.copy_(torch.lerp(torch.from_numpy(tail).to(seam), seam, weight))
-    misfit = scene.misfit(own_values[: scene.system.cube_shape[0]].to(scene.y.device), start)
-    record = {"block": index, "lines": [start, stop], "misfit": misfit, **solved_block.record}
+    squared_residual = scene.squared_residual(
+        own_values[: scene.system.cube_shape[0]].to(scene.y.device), start
+    )
+    record = {
+        "block": index,
+        "lines": [start, stop],
+        "misfit": squared_residual,
+        **solved_block.record,
+    }
     return record, own_values.numpy(), next_tail
 
 
@@ -335,7 +348,7 @@ def _seconds_since(clocks_at_start: tuple[float, float]) -> dict[str, float]:
 
 def _seam_weights(count: int, seam: Tensor) -> Tensor:
     """Return weights `(count,)` that rise smoothly from 0 to 1."""
-    # A raised cosine: together with its mirror image, the weights of the other block, it gives 1.
+    # A raised cosine. The weights of the other block are its mirror image, and both add up to 1.
     position = (torch.arange(count, device=seam.device, dtype=seam.dtype) + 0.5) / count
     return 0.5 - 0.5 * torch.cos(torch.pi * position)
 

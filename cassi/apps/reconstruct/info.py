@@ -30,9 +30,11 @@ from cassi.systems import System
 # Rows of the strips that are reconstructed to measure the time. The first strip only loads and
 # compiles. Networks may need 32 rows at least.
 _STRIP_ROWS = (32, 32, 64)
-# Iterations that are run to measure the memory, and the time where no strip is reconstructed.
+# Iterations that are run to measure the memory, and also the time if no strip is reconstructed.
+# More iterations average out more of the noise in the time, and take longer.
 _PROBE_ITERATIONS = 3
-# A method of more iterations would take long for a strip too, so a few of them are measured.
+# A method with more iterations would take long even on a strip. So only `_PROBE_ITERATIONS` of its
+# iterations are run, on the whole scene.
 _MAX_STRIP_ITERATIONS = 1000
 
 
@@ -40,9 +42,9 @@ def describe(settings: Reconstruct, recipe: Recipe, output_folder: str) -> list[
     """Return about ten lines that describe a reconstruction, after trying it on two strips.
 
     Args:
-        settings: of the command.
-        recipe: makes the method that they name.
-        output_folder: where the command would write, as the user gave it.
+        settings: settings of the command.
+        recipe: recipe of the method that the settings name.
+        output_folder: folder into which the command would write, as the user gave it.
     """
     n_snapshots = 1
     if is_many(settings.measurement):
@@ -58,7 +60,7 @@ def describe(settings: Reconstruct, recipe: Recipe, output_folder: str) -> list[
     n_reconstructions = _count_reconstructions(settings)
     total = seconds * n_reconstructions * n_snapshots
     budget = settings.memory_budget
-    # The peak so far includes Python, torch and the snapshot; the tensors of the run are added.
+    # The peak so far includes Python, torch and the snapshot. The tensors of the run come on top.
     memory = peak_memory(snapshot.y.device) + tensor_bytes
     memory_text = f"about {memory / 2**30:.1f} GiB of {machine_memory() / 2**30:.1f} GiB"
     file_names = [settings.output.cube, "metrics.json", "convergence.csv"]
@@ -89,15 +91,18 @@ def describe(settings: Reconstruct, recipe: Recipe, output_folder: str) -> list[
 
 def _describe_grid(reconstructor: Reconstructor) -> str:
     grid = reconstructor.grid if isinstance(reconstructor, AlongDispersion) else None
-    return "" if grid is None else f", read from {len(grid.offsets)} along the dispersion"
+    return "" if grid is None else f", interpolated from {len(grid.offsets)} along the dispersion"
 
 
 def estimate(snapshot: Snapshot, reconstructor: Reconstructor) -> tuple[float, int]:
     """Estimate the seconds of a reconstruction and the bytes of its tensors.
 
     Two strips of the scene are reconstructed. The difference of their times, per row, is
-    extrapolated to the whole scene. If the camera cannot be cut into strips, or the method takes
-    very many iterations, a few iterations of the whole scene are measured instead.
+    extrapolated to the whole scene. A few iterations of the whole scene are measured instead if the
+    camera cannot be cut into strips, or if the method takes more than 1000 iterations.
+
+    Returns:
+        Seconds of one reconstruction, and bytes of its tensors at their peak.
     """
     y, system = snapshot.y, snapshot.camera.system
     if system.part_axis is None or reconstructor.iterations > _MAX_STRIP_ITERATIONS:
@@ -116,7 +121,7 @@ def estimate(snapshot: Snapshot, reconstructor: Reconstructor) -> tuple[float, i
     )
     per_line = max(long_seconds - short_seconds, 0.0) / max(strips[2] - strips[1], 1)
     if per_line == 0:
-        # The strips were so quick that overhead hid their difference; an upper bound is taken.
+        # The strips were so quick that overhead hid their difference. This is an upper bound.
         per_line = long_seconds / strips[2]
     strip_bytes = _measure_bytes(reconstructor, *scene.part(0, strips[2]), statistics)
     seconds = long_seconds + per_line * (scene.length - strips[2])
@@ -130,7 +135,8 @@ def _measure_seconds(
     statistics: Any,
     max_iterations: int = 1 << 62,
 ) -> float:
-    # Each run draws the same numbers, so that all do the same work.
+    # The state of the generator is restored, so that every run draws the same random numbers and
+    # does the same work.
     state, started_at = torch.random.get_rng_state(), time.perf_counter()
     reconstructor.run(y, system, callback=_stop_after(max_iterations), statistics=statistics)
     torch.random.set_rng_state(state)
@@ -181,9 +187,9 @@ def _describe_extra_steps(settings: Reconstruct) -> list[str]:
     if settings.calibrate:
         steps.append("calibrates first, which takes longer than all else")
     if settings.heldout is not None:
-        steps.append(f"withholds {settings.heldout} of the pixels in one more")
+        steps.append(f"withholds {settings.heldout} of the pixels in one more reconstruction")
     if settings.uncertainty:
-        steps.append("estimates error bars, by one more and a part of it")
+        steps.append("estimates error bars, by one more reconstruction and a part of one")
     if settings.truth is not None:
         steps.append("scores against the truth")
     return steps

@@ -22,7 +22,12 @@ _PASSES = ".passes"
 class Journal:
     """A hidden folder of records and their arrays, for as long as the results are not written.
 
-    Records and arrays have checksums. A damaged one, or one of another run, counts as missing.
+    Records and arrays have checksums. A record counts as missing if it is damaged, if one of its
+    arrays is damaged, or if it is of another run.
+
+    Args:
+        folder: the hidden folder; the first record makes it.
+        fingerprint: checksum of everything that the results depend on; it identifies the run.
     """
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
@@ -41,7 +46,7 @@ class Journal:
     def write(self, name: str, record: Json, arrays: Mapping[str, np.ndarray]) -> None:
         """Write arrays under their names, then the record that makes them valid."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        files = [self.folder / f"{name}.npy" for name in arrays]
+        files = [self.folder / f"{array_name}.npy" for array_name in arrays]
         for file, values in zip(files, arrays.values(), strict=True):
             with atomic_path(file) as temporary:
                 np.save(temporary, values)
@@ -53,7 +58,7 @@ class Journal:
 
 
 def fingerprint_snapshot(settings: str, snapshot: Snapshot) -> str:
-    """Return a checksum of settings, measurement and camera; it identifies a reconstruction."""
+    """Return a checksum that identifies a reconstruction: of settings, measurement and camera."""
     system = snapshot.camera.system
     values = (snapshot.y, *system.state_dict().values())
     content = (value.detach().cpu().contiguous().numpy().data for value in values)
@@ -66,7 +71,7 @@ class Passes:
     It keeps the cube that the solver starts with, and the result of the last pass.
 
     Attributes:
-        rows: of convergence.csv; they are written and read with the result.
+        rows: rows of convergence.csv, which are stored with the result of each pass.
     """
 
     def __init__(self, folder: Path, settings: Reconstruct, snapshot: Snapshot) -> None:
@@ -75,13 +80,13 @@ class Passes:
         self.rows: list[Json] = []
 
     def read(self, name: str) -> Pass | None:
-        """Return the result that an earlier, equal run wrote under a name, or None."""
+        """Return the result that an earlier run with the same fingerprint wrote, or None."""
         record = self.journal.read(name)
         if record is None:
             return None
         x = torch.from_numpy(self.journal.array(f"{name}-{record['passes']}"))
         self.rows.extend(record["rows"])
-        # After no pass there is only the first cube, which is not worth a message.
+        # Before the first pass the checkpoint has only the first cube, which needs no message.
         if record["passes"]:
             print(f"passes: {record['passes']} finished already", flush=True)
         noise = None if record["noise"] is None else torch.tensor(record["noise"])
@@ -101,7 +106,7 @@ class Passes:
         self.journal.write(
             name, record, {f"{name}-{pass_result.passes}": pass_result.x.cpu().numpy()}
         )
-        # The array of the pass before goes after the new record is there, never before.
+        # The array of the earlier pass is removed only now, after the new record is written.
         (self.journal.folder / f"{name}-{pass_result.passes - 1}.npy").unlink(missing_ok=True)
 
 

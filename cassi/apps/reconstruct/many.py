@@ -42,7 +42,10 @@ from cassi.shares import find_share
 STORE_FOLDER = ".done"
 """Hidden folder in the folder of the results; it holds the store of the records."""
 MAX_FOLDERS = 1000
-"""Largest number of snapshots that get a folder each when their cubes are in one store."""
+"""Largest number of snapshots that get a folder each if their cubes are in one store.
+
+With more snapshots, only the store is written: folders would add several small files per snapshot.
+"""
 
 
 class Outcome(NamedTuple):
@@ -71,14 +74,15 @@ def reconstruct_many(settings: Reconstruct, run: Run, workers: Workers | None) -
         The mean relative residual of all finished snapshots.
 
     Raises:
-        SystemExit: with status 1, after all snapshots, if some have failed.
+        SystemExit: with status 1, after all snapshots, if one of them failed.
     """
     recipe = make_once(make_recipe, settings)
     size = batch_size(settings.batch, network=recipe.is_network, device=recipe.device)
     share = find_share("1/1" if run.is_multirun else settings.share)
     check_shares(run.folder, share)
     snapshots, notes = find_snapshots(settings)
-    # Before hours of work: a link in the place of a folder would lead the results elsewhere.
+    # A link in the place of a folder would lead the results elsewhere. The check comes before hours
+    # of work.
     for snapshot in snapshots:
         check_parents(f"{run.folder / snapshot.name}/")
     share_snapshots, store = share.take(snapshots), Store(run.folder / STORE_FOLDER)
@@ -128,8 +132,8 @@ def _is_done(root: Path, record: Json | None, key: str) -> bool:
         return False
     path, files = root / record["path"], record["files"]
     try:
-        # The time of a folder changes when a file comes or goes. One call of the system for a
-        # snapshot then replaces one for each of its files.
+        # A folder gets a new time of change when a file is added or removed. So one system call for
+        # the folder is enough, and its files need none.
         if path.stat().st_mtime_ns == record["changed"]:
             return True
         return bool(files) and all(size_of(path / name) == files[name] for name in files)
@@ -146,9 +150,15 @@ def reconstruct_batch(
 ) -> list[Outcome]:
     """Reconstruct a batch of snapshots and write their results; this is a job.
 
-    Results go into folders below `root`, cubes into the store, if there is one. `following`
-    reconstructs the snapshots of a sequence in their order. A snapshot that fails gets an outcome
-    with its error.
+    A snapshot that fails gets an outcome with its error.
+
+    Args:
+        settings: settings of the command.
+        root: folder of the results; each snapshot has a folder in it.
+        store: the store of all cubes. If None, each cube is a file in the folder of its snapshot.
+        following: reconstructs the snapshots of a sequence in their order; None if there is no
+            sequence.
+        batch: the snapshots.
 
     Raises:
         OSError: the results cannot be written.
@@ -164,7 +174,7 @@ def reconstruct_batch(
 
 
 def _start_sequence(recipe: Recipe) -> SequenceReconstructor:
-    # A sequence has a solver, no network, so the method is the same for any number of bands.
+    # `sequence` excludes networks, and a solver is the same for any number of bands, also for 0.
     method, _ = recipe.make(0)
     return methods.Sequence(method).begin()
 
@@ -174,7 +184,7 @@ def _prepare_store(
 ) -> CubeStore | None:
     """Make the store that `output.cube` names, or return None if it names a file.
 
-    Shape and wavelengths of its cubes are those of the first snapshot that can be read.
+    The cubes of the store have the shape and wavelengths of the first snapshot that can be read.
     """
     path = root / settings.output.cube
     if path.suffix != ".zarr" or settings.memory_budget is not None:
@@ -238,13 +248,13 @@ def _write_result(
             make_once(DayStore, store.path), settings, snapshot, result, numbers
         )
     except OSError:
-        raise  # as in `_reconstruct_in_blocks`
+        raise  # a full disk would fail every snapshot after this one too
     except Exception as error:
         return _failed_outcome(error)
 
 
 def _read_outcome(root: Path, snapshot: SnapshotFiles) -> Outcome:
-    """Return the outcome of a snapshot by the files in its folder."""
+    """Return the outcome of a snapshot, read from the files in its folder."""
     folder = root / snapshot.name
     numbers = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     names = (*numbers["files"], "metrics.json")

@@ -18,21 +18,27 @@ from cassi.uncertainty.bootstrap import Probe, Trial, bootstrap
 
 ESTIMATES = ("level", "noise", "gain")
 """Statistics that are estimated once, from the whole scene, and used in every block."""
-# Rows that are read at a time for these statistics; a multiple of 16.
+# Rows that are read at a time for these statistics: more rows take more memory, fewer take longer.
 _STATISTICS_ROWS = 64
-# Error bars estimate the mask's shift and the held-out error from so many of the brightest rows.
+# Error bars estimate the mask's shift and the held-out error from the brightest rows, at most this
+# many. More rows make the estimates surer and take longer.
 _MAX_PROBE_ROWS = 96
-# Rows of the strip on which memory is measured.
+# Rows of the strip on which memory is measured. Some networks need 32 rows.
 _MEMORY_STRIP_ROWS = 32
 
 
 class Parts:
     """Cuts a measurement and its camera into parts, which one reconstructor recovers.
 
-    A line is a row of the scene, or a column where the camera disperses along the rows.
+    A line is a row of the scene. If the camera disperses along the rows, a line is a column.
+
+    Attributes:
+        axis: axis of the cube along which the lines are counted, -2 or -1.
+        length: number of lines.
+        statistics: statistics of the whole measurement, which all parts share.
 
     Raises:
-        ValueError: the camera mixes lines, so that it has no parts.
+        ValueError: the camera mixes lines, so it cannot be cut into parts.
     """
 
     def __init__(self, snapshot: Snapshot, reconstructor: Reconstructor) -> None:
@@ -54,14 +60,14 @@ class Parts:
         lines, all_lines = slice(start, stop), slice(None)
         return (lines, all_lines) if self.axis == -2 else (all_lines, lines)
 
-    def misfit(self, x: Tensor, start: int) -> float:
+    def squared_residual(self, x: Tensor, start: int) -> float:
         """Return ‖y − Ax‖² for the lines of a cube `(C, H', W')` that begin at start."""
         y, camera = self.part(start, start + x.shape[self.axis])
         camera = measuring_camera(camera, self.reconstructor)
         return float((y - camera(x[None])).double().square().sum())
 
     def probe(self, lines: int) -> Probe:
-        """Estimate from the brightest lines what the error bars of every block need."""
+        """Estimate the numbers that the error bars of all blocks need, from the brightest lines."""
         y, camera = cut_brightest_lines(
             zero_bad_pixels(self.y, self.system), self.system, min(lines, _MAX_PROBE_ROWS)
         )
@@ -78,8 +84,8 @@ class Parts:
         return bootstrap(trial, solution.x).probe
 
     def bytes_per_line(self, uncertainty: bool = False) -> float:
-        """Measure the bytes that a reconstruction takes for each line."""
-        # Before the strip is run: the first run would estimate them from the strip alone.
+        """Measure the bytes that a reconstruction takes for each line, with or without σ."""
+        # Estimated now, from the whole scene. The run below would estimate them from the strip.
         self.statistics.estimate(*ESTIMATES)
         lines = min(_MEMORY_STRIP_ROWS, self.length)
         y, camera = self.part(0, lines)

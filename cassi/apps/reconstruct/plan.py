@@ -12,13 +12,14 @@ _UNITS |= {f"{unit}iB": 2 ** (10 * (k + 1)) for k, unit in enumerate("KMGT")}
 _UNITS |= {f"{unit}B": 10 ** (3 * (k + 1)) for k, unit in enumerate("kMGT")}
 # Memory of Python, torch and the other libraries.
 _PROCESS_BYTES = 384 * 2**20
-# Images of the measurement's size that every process holds: the measurement, mask, gram and what
-# the statistics are estimated from.
+# Images of the measurement's size that every process holds: measurement, mask, the gram AAᵀ,
+# and the images that the statistics are estimated from.
 _MEASUREMENT_COPIES = 8
-# Blocks begin at multiples of so many rows. Networks also compute on coarser grids; there, such a
-# row is the edge of a whole pixel.
+# Blocks begin at multiples of this many rows. Networks also compute on coarser grids; a block that
+# begins at such a row begins with a whole pixel of each of these grids.
 _BLOCK_GRID = 16
-# Factor for scratch memory within operations, and for pages that are half used.
+# Factor on the measured bytes, for scratch memory within operations and half-used memory pages. A
+# smaller factor may exceed the budget, a larger one makes more blocks.
 _MEMORY_MARGIN = 1.1
 
 
@@ -42,6 +43,9 @@ class Block:
 def parse_size(text: object) -> int:
     """Return the bytes of a size such as 4GiB, 500MB, or a number.
 
+    Raises:
+        ValueError: the text is no size, or less than one byte.
+
     >>> parse_size("4GiB") == 4 * 2**30
     True
     """
@@ -56,7 +60,12 @@ def parse_size(text: object) -> int:
 
 
 def lines_that_fit(budget: int, y: Tensor, bytes_per_line: float) -> int:
-    """Return how many rows of a scene a process can reconstruct at once within a budget, bytes.
+    """Return how many rows of a scene a process can reconstruct at once within a budget.
+
+    Args:
+        budget: bytes of memory for the process.
+        y: the measurement `(1, K, H', W')`.
+        bytes_per_line: bytes that a reconstruction takes for each row.
 
     Raises:
         ValueError: the budget is too small for one row.
@@ -83,12 +92,12 @@ def plan_blocks(length: int, lines: int, halo: int) -> list[Block]:
     """
     if length <= lines:
         return [Block(0, length, 0, length)]
-    # Rounding to the grid may lengthen a block by one step of it.
+    # Rounding to the grid may lengthen a block by one step of the grid.
     own_lines = lines - 2 * halo - _BLOCK_GRID
     if own_lines < max(halo, 1):
         raise ValueError(
-            f"memory_budget: it fits {lines} rows of the scene, with halo={halo} expected at least "
-            f"{3 * max(halo, 1) + _BLOCK_GRID}; give more memory or a smaller halo"
+            f"memory_budget: expected room for at least {3 * max(halo, 1) + _BLOCK_GRID} rows with "
+            f"halo={halo}, got room for {lines}; give more memory or a smaller halo"
         )
     count = math.ceil(length / own_lines)
     starts = [_BLOCK_GRID * round(index * length / count / _BLOCK_GRID) for index in range(count)]

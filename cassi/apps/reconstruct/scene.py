@@ -33,8 +33,8 @@ Readable: TypeAlias = Stack | Tensor
 Scores = dict[str, float | None]
 # Rows that are read at a time to compute spectral angles.
 _ANGLE_ROWS = 64
-# AUSE sorts the values of a cube by their standard deviation. Of a larger cube it gets evenly
-# spaced rows with about so many values.
+# AUSE, the area under the sparsification error curve, sorts the values of a cube by their standard
+# deviation. From a larger cube it gets evenly spaced rows with about this many values in all.
 _MAX_SORTED_VALUES = 1 << 22
 # Pixels along the longer side of pictures.
 _MAX_PICTURE_PIXELS = 512
@@ -46,9 +46,10 @@ def take_truth(settings: Reconstruct) -> tuple[Reconstruct, Stack | None]:
     """Open the truth as a file to read in parts, and return the settings without it.
 
     The returned settings have the bands and wavelengths of the truth instead. If the truth cannot
-    be read in parts, or there is no measurement, the settings are returned as they are, and None.
+    be read in parts, or if there is no measurement, the settings stay as they are, and the second
+    value is None.
     """
-    # `open_stack` does not know the axes and keys by which a user explains a file.
+    # `open_stack` cannot use the settings `axes` and `keys`, which say how to read a file.
     is_explained = settings.axes.truth is not None or settings.keys.truth is not None
     if settings.truth is None or settings.measurement is None or is_explained:
         return settings, None
@@ -74,7 +75,17 @@ def finish(
     plan: Json,
     truth: Stack | None,
 ) -> float:
-    """Write the cube with tables and pictures, all or none; return the relative residual."""
+    """Write the cube with tables and pictures, all or none; return the relative residual.
+
+    Args:
+        settings: settings of the command.
+        folder: folder of the results.
+        scene: the scene, whose measurement and method are needed.
+        stacks: files of the cube and, with error bars, of its standard deviations.
+        records: records of all blocks.
+        plan: the plan of the blocks, as it is in the journal.
+        truth: the truth in a file; None if it is in memory or not known.
+    """
     (stack, *bars), snapshot, camera = stacks, scene.snapshot, scene.snapshot.camera
     reference = truth if snapshot.truth is None else snapshot.truth[0]
     if reference is not None and tuple(reference.shape) != stack.shape:
@@ -140,12 +151,10 @@ def _shrink_points(output: Output, factor: int) -> Output:
 def summarize_uncertainty(
     cube: Stack, bars: Stack, records: list[Json], plan: Json, truth: Readable | None
 ) -> Json:
-    """Collect the numbers of metrics.json on standard deviations, with one band in memory."""
+    """Collect the numbers of metrics.json on standard deviations, one band in memory at a time."""
     means, squares, scores = [], [], []
     for band in range(cube.shape[0]):
-        x, sigma = (
-            torch.from_numpy(read(source, slice(band, band + 1))) for source in (cube, bars)
-        )
+        x, sigma = (torch.from_numpy(read(stack, slice(band, band + 1))) for stack in (cube, bars))
         means.append(float(sigma.double().mean()))
         squares.append(float(sigma.double().square().mean()))
         if truth is not None:
@@ -166,12 +175,12 @@ def summarize_uncertainty(
     }
     if truth is not None:
         # Scores are means over the bands, except AUSE, which compares values of all bands.
-        numbers["scores"] = {name: _mean([source[name] for source in scores]) for name in scores[0]}
+        numbers["scores"] = {name: _mean([band[name] for band in scores]) for name in scores[0]}
         row_spacing = -(-math.prod(cube.shape) // _MAX_SORTED_VALUES)
         rows = [slice(row, row + 1) for row in range(0, cube.shape[1], row_spacing)]
         x, sigma, t = (
-            torch.from_numpy(np.concatenate([read(source, rows=row) for row in rows], axis=1))
-            for source in (cube, bars, truth)
+            torch.from_numpy(np.concatenate([read(values, rows=row) for row in rows], axis=1))
+            for values in (cube, bars, truth)
         )
         numbers["scores"]["ause"] = sparsification((x - t).abs(), sigma)
     return numbers
@@ -180,8 +189,8 @@ def summarize_uncertainty(
 def summarize(snapshot: Snapshot, records: list[Json], plan: Json) -> Json:
     """Collect the numbers of metrics.json from the records of the blocks."""
     y = snapshot.y
-    # Σ ‖y − Ax‖² over the blocks; the residual of the whole scene is never in memory.
-    misfit = sum(record["misfit"] for record in records)
+    # Σ ‖y − Ax‖² over the blocks, because the cube of the whole scene is never in memory.
+    squared_residual = sum(record["misfit"] for record in records)
     device = y.device
     return {
         **{
@@ -190,7 +199,7 @@ def summarize(snapshot: Snapshot, records: list[Json], plan: Json) -> Json:
         },
         "iterations": max(len(record["history"]) for record in records),
         "stopped_by": ", ".join(sorted({record["reason"] for record in records})),
-        "relative_residual": (misfit / float(y.double().square().sum())) ** 0.5,
+        "relative_residual": (squared_residual / float(y.double().square().sum())) ** 0.5,
         "cube_shape": list(snapshot.camera.system.cube_shape),
         "measurement_shape": list(snapshot.camera.system.measurement_shape),
         "halo": plan["halo"],
@@ -228,61 +237,66 @@ def read(cube: Readable, bands: slice = slice(None), rows: slice = slice(None)) 
 
 
 def score_bands(cube: Readable, truth: Readable, level: float | None = None) -> dict[str, Scores]:
-    """Compute every metric under every preset with one band, or a few rows, in memory.
+    """Compute every metric under every preset, with one band or a few rows in memory at a time.
 
-    The results are those of `metrics.evaluate`, to rounding: PSNR and SSIM are means over bands,
-    RMSE and ERGAS root mean squares over bands, SAM is a mean over pixels. Metrics of the user's
-    own need the whole cube and are left out.
+    The results equal those of `metrics.evaluate`, except for rounding. PSNR and SSIM are means over
+    bands. RMSE and ERGAS are root mean squares over bands. SAM is a mean over pixels. Metrics of
+    the user's own need the whole cube, so they are left out.
 
     Args:
-        cube: `(C, H, W)`.
-        truth: `(C, H, W)`.
-        level: divides both cubes; None is `cassi.data.scenes.score_level` of the truth.
+        cube: the reconstruction `(C, H, W)`.
+        truth: the true cube `(C, H, W)`.
+        level: value that both cubes are divided by. None takes `cassi.data.scenes.score_level` of
+            the truth.
     """
     bands = [slice(band, band + 1) for band in range(cube.shape[0])]
     if level is None:
         level = score_level(max(float(read(truth, band).max()) for band in bands))
     rows: dict[str, list[Scores]] = {name: [] for name in metrics.list_presets()}
-    tops = []
+    band_maxima = []
     for band in bands:
         x, t = (torch.from_numpy(read(c, band)) / level for c in (cube, truth))
-        tops.append(t.max())
+        band_maxima.append(t.max())
         for name, scores in evaluate_all(x, t, with_user_metrics=False).items():
             rows[name].append(scores)
     angle = _spectral_angle(cube, truth)
-    return {name: _join_bands(name, scores, tops, angle) for name, scores in rows.items()}
+    return {name: _join_bands(name, scores, band_maxima, angle) for name, scores in rows.items()}
 
 
-def _join_bands(name: str, bands: list[Scores], tops: list[Tensor], angle: float) -> Scores:
+def _join_bands(name: str, bands: list[Scores], band_maxima: list[Tensor], angle: float) -> Scores:
     """Return the scores of a cube from the scores of its bands.
 
     Args:
-        name: of the preset.
+        name: name of the preset.
         bands: scores of each band alone.
-        tops: the largest value of each band of the truth.
-        angle: SAM of the cube.
+        band_maxima: the largest value of each band of the truth.
+        angle: SAM of the cube, degrees.
     """
     preset = metrics.get_preset(name)
-    # A dark band that is recovered exactly has an infinite PSNR. Like `metrics.psnr`, the mean
-    # leaves it out, unless all bands are like that.
+    # A dark band that is recovered exactly has an infinite PSNR. The mean leaves such bands out,
+    # unless all bands are of this kind; `metrics.psnr` does the same.
     is_lit = [
-        not (top == 0 and score["psnr"] == math.inf) for score, top in zip(bands, tops, strict=True)
+        not (top == 0 and score["psnr"] == math.inf)
+        for score, top in zip(bands, band_maxima, strict=True)
     ]
     is_counted = is_lit if any(is_lit) else [True] * len(is_lit)
     counted_bands = list(itertools.compress(bands, is_counted))
-    levels = [score["psnr"] for score in counted_bands if score["psnr"] is not None]
+    psnr_values = [score["psnr"] for score in counted_bands if score["psnr"] is not None]
     if preset.peak is None:
         # Each band was scored against its own maximum; the cube is scored against the largest one.
-        peaks = [float(preset.prepare(t.double())) for t in itertools.compress(tops, is_counted)]
+        peaks = [
+            float(preset.prepare(t.double())) for t in itertools.compress(band_maxima, is_counted)
+        ]
         largest_peak = max(peaks)
-        levels = [
+        psnr_values = [
             value + 20 * math.log10(largest_peak / peak)
-            for value, peak in zip(levels, peaks, strict=True)
+            for value, peak in zip(psnr_values, peaks, strict=True)
         ]
     if preset.pool_bands:
-        psnr = -10 * math.log10(max(_mean([10 ** (-level / 10) for level in levels]), 1e-300))
+        # The lower bound keeps the logarithm finite if every band is recovered exactly.
+        psnr = -10 * math.log10(max(_mean([10 ** (-value / 10) for value in psnr_values]), 1e-300))
     else:
-        psnr = _mean(levels)
+        psnr = _mean(psnr_values)
     ssim_values = [score["ssim"] for score in bands]
     defined_ssim = [value for value in ssim_values if value is not None]
     return {

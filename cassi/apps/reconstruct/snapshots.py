@@ -1,4 +1,4 @@
-"""List the snapshots that a command reconstructs: those of a folder or of a file pattern."""
+"""List the snapshots that a command reconstructs: the files of a folder or of a pattern."""
 
 import glob
 import itertools
@@ -67,7 +67,7 @@ def find_snapshots(settings: Reconstruct) -> tuple[list[SnapshotFiles], list[str
     for value in input_settings:
         for name in value if isinstance(value, list) else [value]:
             if isinstance(name, str):
-                # Not `Path.resolve`: a link and its target are two inputs.
+                # `Path.resolve` would take a link and its target for one input.
                 other_inputs.add(os.path.abspath(name))  # noqa: PTH100
     files, notes = _list_files("measurement", settings.measurement, other_inputs)
     root = Path(os.path.commonpath([file.parent for file in files]))
@@ -92,7 +92,7 @@ def settings_of_snapshot(settings: Reconstruct, snapshot: SnapshotFiles) -> Reco
 def _list_files(
     role: str, folder_or_pattern: str, other_inputs: set[str]
 ) -> tuple[list[Path], list[str]]:
-    """Return the files of a folder or pattern that can be of a role, and a note on the others."""
+    """Return the files of a folder or pattern that fit a role, and a note on the other files."""
     path = Path(folder_or_pattern).expanduser()
     if path.is_dir():
         entries, left_out = list_folder(path)
@@ -100,7 +100,7 @@ def _list_files(
         is_link_by_path = {entry: entry.is_symlink() for entry in sorted(_match(path))}
         entries, left_out = leave_out_links(is_link_by_path, _fixed_part(path))
     paths = sorted(Path(os.path.abspath(entry)) for entry in entries)  # noqa: PTH100
-    # An ENVI image has two files. Its header is listed, the file of the same name is not.
+    # An ENVI image has two files: its header is listed, and the file beside it is left out.
     headers = {f for f in paths if f.suffix == ".hdr"}
     if headers:
         paths = [
@@ -135,7 +135,7 @@ def _match(pattern: Path) -> list[Path]:
     parts = pattern.parts
     if "**" not in parts:
         return [Path(entry) for entry in glob.glob(str(pattern))]  # noqa: PTH207
-    # `glob.glob` follows links under `**`, and a link to a folder above it never ends.
+    # `glob.glob` follows links under `**`. With a link to a folder above, it would never end.
     root = _fixed_part(pattern)
     pattern_parts = list(parts[len(root.parts) :])
     if parts[-1] == "**":  # `Path.glob` would return folders alone
@@ -157,11 +157,13 @@ def _match_truths(value: Any, files: Sequence[Path]) -> tuple[list[str | None], 
         return [None if value is None else str(value)] * len(files), []
     cubes, notes = _list_files("truth", value, set())
     _check_different("truth", [cube.stem for cube in cubes])
-    by_stem = {cube.stem: str(cube) for cube in cubes}
-    truths = [by_stem.get(file.stem) for file in files]
+    path_by_stem = {cube.stem: str(cube) for cube in cubes}
+    truths = [path_by_stem.get(file.stem) for file in files]
     absent = [file.stem for file, truth in zip(files, truths, strict=True) if truth is None]
     if len(absent) == len(files):
-        raise FileNotFoundError(f"truth: none in {value} is called as a snapshot is: {absent[0]}")
+        raise FileNotFoundError(
+            f"truth: no file in {value} has the name of a snapshot, such as {absent[0]}"
+        )
     if absent:
         notes.append(f"truth: none for {len(absent)} of {len(files)}: {', '.join(absent[:5])}")
     return truths, notes

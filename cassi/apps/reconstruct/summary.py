@@ -49,10 +49,13 @@ def write_summary(
 
     Args:
         root: folder of the results.
-        records: of all snapshots, by name.
+        records: records of the snapshots, by name.
         keys: the fingerprint that a valid record of each snapshot has.
-        share_snapshots: those of this command's share.
-        is_multirun: this is one job of several, and must not end the process.
+        share_snapshots: the snapshots of this command's share.
+        is_multirun: this command is one of several jobs, and must not end the process.
+
+    Raises:
+        SystemExit: with status 1, if a snapshot failed and this is no job of a multirun.
     """
     rows: list[Json] = []
     for name, key in keys.items():
@@ -61,7 +64,7 @@ def write_summary(
             rows.append({"name": name, "status": "failed" if "error" in row else "done", **row})
     # The shares are done by separate commands, and the last one to finish writes the table.
     if len(rows) == len(keys):
-        n_failed = _write_table(root, rows, "; the same command does them again")
+        n_failed = _write_table(root, rows, "; the same command tries them again")
     else:
         share_names = {snapshot.name for snapshot in share_snapshots}
         n_failed = sum(row["name"] in share_names and row["status"] == "failed" for row in rows)

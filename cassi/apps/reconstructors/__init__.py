@@ -1,8 +1,8 @@
 """Make reconstructors from settings.
 
 `compose` makes settings from options, by Hydra. `names` finds the method, network or file that has
-a name. `networks` makes the network of a node `model`, `recipe` the reconstructor of settings.
-`identity` makes fingerprints of all that results depend on.
+a name. `networks` makes the network of a node `model`. `recipe` makes the reconstructor that
+settings describe. `identity` makes fingerprints of everything that results depend on.
 """
 
 from cassi.apps.reconstructors.compose import (

@@ -33,8 +33,8 @@ def compose_settings(
     """Return the settings of a command with these options.
 
     Args:
-        options: as on the command line.
-        data_dir: replaces `paths.data_dir`.
+        options: options, written as on the command line.
+        data_dir: folder in place of `paths.data_dir`; None keeps it.
         kind: class of the settings.
 
     Raises:
@@ -49,13 +49,13 @@ def compose_settings(
 
 
 def settings_of_file(path: Path) -> Reconstruct:
-    """Return the settings of cassi-reconstruct from a config file of the user's own.
+    """Return the settings of cassi-reconstruct from a config file of the user.
 
     Raises:
         ValueError: the config cannot be composed.
     """
     store_parts()
-    with config_errors(), _own_search(GlobalHydra.instance(), path.parent):
+    with config_errors(), _search_own_configs(GlobalHydra.instance(), path.parent):
         config = compose(path.stem, ["hydra.searchpath=[pkg://cassi.conf]"])
         settings: Reconstruct = read_settings(config, Reconstruct)
         return settings
@@ -64,20 +64,22 @@ def settings_of_file(path: Path) -> Reconstruct:
 def config_search() -> Any:
     """Return a context in which Hydra finds the configs of this package."""
     store_parts()
-    # Inside a command Hydra is already set up, with the config folders of the user. Elsewhere it is
-    # not set up, or for another program.
+    # Inside a command, Hydra is already set up with the config folders of the user. Elsewhere,
+    # Hydra is not set up, or set up for another program.
     hydra = GlobalHydra.instance()
-    if hydra.is_initialized() and any(source.path == "cassi.conf" for source in _sources(hydra)):
+    if hydra.is_initialized() and any(
+        source.path == "cassi.conf" for source in _list_sources(hydra)
+    ):
         return nullcontext()
-    return _own_search(hydra)
+    return _search_own_configs(hydra)
 
 
-def _sources(hydra: GlobalHydra) -> list[Any]:
+def _list_sources(hydra: GlobalHydra) -> list[Any]:
     return list(hydra.config_loader().get_sources())
 
 
 @contextmanager
-def _own_search(hydra: GlobalHydra, folder: Path | None = None) -> Iterator[None]:
+def _search_own_configs(hydra: GlobalHydra, folder: Path | None = None) -> Iterator[None]:
     """Search in the configs of this package, or in a folder alone; restore Hydra at the end."""
     with _SEARCH_LOCK:
         other_hydra, hydra.hydra = hydra.hydra, None
@@ -99,17 +101,19 @@ def _own_search(hydra: GlobalHydra, folder: Path | None = None) -> Iterator[None
 
 
 def list_search_folders() -> tuple[str, ...]:
-    """Return the folders in which the running command finds configs of the user's own."""
+    """Return the folders in which the running command finds configs of the user."""
     hydra = GlobalHydra.instance()
     if not hydra.is_initialized():
         return ()
     return tuple(
-        str(Path(source.path).resolve()) for source in _sources(hydra) if source.scheme() == "file"
+        str(Path(source.path).resolve())
+        for source in _list_sources(hydra)
+        if source.scheme() == "file"
     )
 
 
 def add_search_folders(folders: Iterable[str]) -> None:
-    """Search in these folders too; a worker is given those of its command."""
+    """Search in these folders too. A worker gets the folders of its command in this way."""
     _EXTRA_FOLDERS[:] = folders
 
 
@@ -127,12 +131,12 @@ def store_parts() -> None:
             if resources.files("cassi.conf").joinpath(group, f"{name}.yaml").is_file():
                 raise ValueError(f"register_{kind}: the name {name!r} is taken by {group}={name}")
             node = node_of(kind, name)
-            node = _data_node(name, node) if kind == "dataset" else node
+            node = _make_data_node(name, node) if kind == "dataset" else node
             store.store(group=group, name=name, node=node, provider="cassi.plugins")
 
 
-def _data_node(name: str, source: Node) -> Node:
-    """Return the config of a data set of the user's own, with the bundled mask."""
+def _make_data_node(name: str, source: Node) -> Node:
+    """Return the config of a data set that a plugin registers, with the bundled mask."""
     wavelengths = parts("dataset")[name].properties["wavelengths"]
     node = {
         "defaults": ["_simulated", "_28_bands", "_self_"],
@@ -150,10 +154,10 @@ def _data_node(name: str, source: Node) -> Node:
 def store_models() -> None:
     """Make every registered network, and `file`, an option of Hydra's group `model`."""
     store = ConfigStore.instance()
-    # Hydra copies its sources for each group that --help lists. The store is one of them, and a
-    # copy of it would copy the settings of every network each time.
+    # Hydra copies its sources for each group that --help lists. The store is one of the sources,
+    # and each copy would also copy the settings of every network.
     vars(store)["__deepcopy__"] = lambda _: store
-    # An earlier command of this process may have registered some.
+    # An earlier command of this process may have stored some networks already.
     registered_files = store.repo.get("model", {})
     for name in (name for name in list_models() if f"{name}.yaml" not in registered_files):
         store.store(group="model", name=name, node=model_node(name), provider="cassi.models")
@@ -164,8 +168,8 @@ def describe_groups(name: str, options: Iterable[str] = ()) -> str:
     """Return the lines of `--help` on the groups of a command, each with the options of a group.
 
     Args:
-        name: of the primary config.
-        options: of the command line; they may choose options that bring further groups.
+        name: name of the primary config.
+        options: options of the command line, which may choose configs with further groups.
     """
     loader = GlobalHydra.instance().config_loader()
     defaults_list = loader.compute_defaults_list(name, list(options), RunMode.RUN)
@@ -173,11 +177,12 @@ def describe_groups(name: str, options: Iterable[str] = ()) -> str:
     lines = []
     for key in sorted(key for key in groups if not key.startswith("hydra/")):
         group = key.partition("@")[0]
-        options = loader.get_group_options(group) + (paper_recipes() if group == "recipe" else [])
+        group_options = loader.get_group_options(group)
+        group_options += paper_recipes() if group == "recipe" else []
         # Files whose names begin with an underscore are parts of others.
         listed_options = [
             option
-            for option in options
+            for option in group_options
             if not option.startswith("_") and _is_option_for(group, option, name == "train")
         ]
         if len(listed_options) > 1 or (listed_options and groups[key] is None):
@@ -188,13 +193,13 @@ def describe_groups(name: str, options: Iterable[str] = ()) -> str:
 def _is_option_for(group: str, option: str, training: bool) -> bool:
     """Tell whether an option is of use to a training, or to any other command."""
     if not resources.files("cassi.conf").joinpath(group, f"{option}.yaml").is_file():
-        return True  # the user's own
+        return True  # an option of the user
     if group == "experiment":
         return not training
     if group == "data" and training:
         return any(
             "_simulated" in (source.load_config(f"data/{option}").config.get("defaults") or ())
-            for source in _sources(GlobalHydra.instance())
+            for source in _list_sources(GlobalHydra.instance())
             if source.available() and source.is_config(f"data/{option}")
         )
     return True

@@ -1,4 +1,4 @@
-"""Make fingerprints of all that results depend on: settings, weights and plugins."""
+"""Make fingerprints of everything that results depend on: settings, weights and plugins."""
 
 from typing import Any
 
@@ -14,14 +14,19 @@ from cassi.precision import resolve
 
 
 def identity_of(settings: Reconstruct, bands: int, device: torch.device) -> Node:
-    """Return what the results of a reconstructor depend on, beside camera and measurement."""
-    # With `precision: auto` the bits of a result depend on the device, so the precision that it
-    # stands for is part of the identity.
+    """Return everything that the results depend on, except camera and measurement.
+
+    Args:
+        settings: settings of the reconstructor.
+        bands: number of bands, C.
+        device: device of the reconstruction.
+    """
+    # "auto" stands for a precision that depends on the device, and so do the bits of a result.
     settings, auto_precision = adapted(settings), resolve("auto", device)
     solver = {
         "solver": settings.solver,
         "prior": _resolve_precision(settings.prior, auto_precision),
-        **_own_files(),
+        **_find_plugin_files(),
     }
     if settings.model is None:
         return name_weights(solver)
@@ -29,7 +34,7 @@ def identity_of(settings: Reconstruct, bands: int, device: torch.device) -> Node
     network_identity |= (
         {"auto": auto_precision} if settings.model.get("name") in list_models(shipped=True) else {}
     )
-    network_identity |= solver if has_start(settings) else _own_files()
+    network_identity |= solver if has_start(settings) else _find_plugin_files()
     return name_weights({"model": settings.model, **network_identity})
 
 
@@ -46,8 +51,8 @@ def _resolve_precision(value: Any, auto_precision: str) -> Any:
 
 
 def name_weights(value: Any) -> Any:
-    """Replace the name of weights that come with the package by the text of their files."""
-    # A release may ship other weights under the same name, and its results are others.
+    """Replace the name of weights that come with the package by the paths of their files."""
+    # A later release may ship other weights under the same name. Its results differ.
     if isinstance(value, dict):
         return {key: name_weights(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -58,12 +63,12 @@ def name_weights(value: Any) -> Any:
 def fingerprint_settings(settings: Any, on: str = "files") -> str:
     """Return a hash of the settings that the results of every snapshot depend on.
 
-    A file counts by its name, size and time of change.
+    A file counts by its name, size and time of change. `on` is as for `influence`.
     """
-    return fingerprint(name_weights(influence(settings, on) | _own_files()))
+    return fingerprint(name_weights(influence(settings, on) | _find_plugin_files()))
 
 
-def _own_files() -> dict[str, list[str]]:
+def _find_plugin_files() -> dict[str, list[str]]:
     """Return the files of plugins, on which all results may depend; an empty dict without any."""
     files = plugin_files()
     return {"plugins": files} if files else {}

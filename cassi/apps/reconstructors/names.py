@@ -24,12 +24,12 @@ def parse_item(item: Any, setting: str = "reconstructors") -> Node:
     """Return the mapping that an item of `reconstructors` stands for, with a name.
 
     Raises:
-        ValueError: it is no known name, nor a mapping with method or model.
+        ValueError: the item is no known name, nor a mapping with method or model.
     """
     if isinstance(item, str):
         networks, methods = list_models(), list_methods()
         if item.endswith(FILE_SUFFIX) or item in networks:
-            return {"name": _short_name(item), "model": item}
+            return {"name": _shorten_name(item), "model": item}
         if item not in methods:
             hint = did_you_mean(item, [*methods, *networks]) or f"; there is {', '.join(methods)}"
             raise ValueError(f"{setting}: no method, network or {FILE_SUFFIX} file {item!r}{hint}")
@@ -43,20 +43,21 @@ def parse_item(item: Any, setting: str = "reconstructors") -> Node:
             f"reconstructors: expected a name, or a mapping with method or model, got {item!r}"
         )
     method_or_model = item.get("method", item.get("model"))
-    return {**item, "name": str(item.get("name") or _short_name(str(method_or_model)))}
+    return {**item, "name": str(item.get("name") or _shorten_name(str(method_or_model)))}
 
 
 def settings_named(item: Any) -> Reconstruct:
-    """Return the settings that an item of `reconstructors` stands for, outside of any command."""
-    # Composing takes as long as half a reconstruction, so the settings of a name are kept. Inside a
-    # command the config folders of the user decide what a name means, and they may change.
+    """Return the settings that an item of `reconstructors` stands for; for calls from Python."""
+    # Hydra takes as long as half a reconstruction to compose settings, so they are cached by name.
+    # Inside a command the config folders of the user decide what a name means, and these folders
+    # may change, so nothing is cached.
     if GlobalHydra.instance().is_initialized() or not isinstance(item, str | dict):
         return settings_of(parse_item(item))
-    return _settings_once(json.dumps(item, default=str))
+    return _compose_once(json.dumps(item, default=str))
 
 
 @lru_cache
-def _settings_once(item: str) -> Reconstruct:
+def _compose_once(item: str) -> Reconstruct:
     return settings_of(parse_item(json.loads(item)))
 
 
@@ -66,7 +67,7 @@ def settings_of(
     """Return the settings that an item of `reconstructors` stands for.
 
     Args:
-        spec: as `parse_item` returns it.
+        spec: the mapping that `parse_item` returns.
         data_options: options that a data set has for methods without a network.
         data_dir: `paths.data_dir` of the command.
 
@@ -74,7 +75,7 @@ def settings_of(
         ValueError: method and model are mixed up, or a network has no weights.
     """
     overrides = spec.get("overrides") or []
-    # A list has options as on the command line. A mapping needs no quotes there.
+    # A list has options as on the command line. A mapping has the same as keys and values.
     if isinstance(overrides, dict):
         overrides = [f"{key}={value}" for key, value in overrides.items()]
     overrides = list(map(str, overrides))
@@ -102,9 +103,9 @@ def settings_of(
     return settings
 
 
-def _short_name(item: str) -> str:
+def _shorten_name(item: str) -> str:
     path = Path(item)
     if path.suffix != FILE_SUFFIX:
         return item
-    # A training calls every file model.safetensors, so its folder is the name.
+    # Every training calls its file model.safetensors, so the name of its folder is used.
     return path.parent.name if path.stem == "model" and path.parent.name else path.stem

@@ -15,18 +15,18 @@ from cassi.models.registry import Card, Entry, find_model, plugins_of
 def model_node(name: str) -> Node:
     """Return the node of a registered network, with the defaults of its settings."""
     entry = find_model(name)
-    settings: Node = _settings(entry)
+    settings: Node = _read_defaults(entry)
     if entry.has_weights:
         # The noise level that a data set states for the solver holds for the network too.
         return {"name": name} | settings | {"noise": "${oc.select:solver.noise,auto}"}
     return {"name": name, "weights": None, "ema": None} | settings
 
 
-def _settings(entry: Entry) -> Node:
+def _read_defaults(entry: Entry) -> Node:
     parameters = inspect.signature(entry.make).parameters.values()
-    missing = inspect.Parameter.empty
+    no_default = inspect.Parameter.empty
     settings = {
-        parameter.name: "???" if parameter.default is missing else parameter.default
+        parameter.name: "???" if parameter.default is no_default else parameter.default
         for parameter in parameters
         if parameter.name != "bands"
         and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
@@ -40,14 +40,15 @@ def build_network(node: Node, bands: int) -> tuple[nn.Module, Card]:
     Args:
         node: either `path`, a file that a training exported; or the `name` of a registered network,
             its `weights` (a file, null or `random`) and its settings.
-        bands: C of the camera.
+        bands: number of bands of the camera, C.
 
     Raises:
-        ValueError: a setting is unknown or has no value, or the file is for other bands.
+        ValueError: a setting is unknown or has no value, or the file is for another number of
+            bands.
     """
     if missing := [key for key, value in node.items() if value == "???"]:
         raise ValueError(f"config: model.{missing[0]} has no value; give it one")
-    # Lists of a config are tuples in Python; a network may unpack or hash them.
+    # A network may hash its settings, so lists of a config become tuples.
     settings: Node = {
         key: tuple(value) if isinstance(value, list) else value for key, value in node.items()
     }
@@ -59,10 +60,10 @@ def build_network(node: Node, bands: int) -> tuple[nn.Module, Card]:
                 f"model {path}: made for {card.bands} bands, but the camera has {bands}"
             )
         network, card = load_model(path)
-        return network, card if card.bands == bands else _for_any(card, bands)
+        return network, card if card.bands == bands else _change_bands(card, bands)
     name, weights = settings.pop("name"), settings.pop("weights", None)
     ema = settings.pop("ema", None)
-    allowed_settings = _settings(find_model(name))
+    allowed_settings = _read_defaults(find_model(name))
     if unknown := sorted(settings.keys() - allowed_settings):
         hint = (
             did_you_mean(unknown[0], allowed_settings, place="model.")
@@ -74,12 +75,12 @@ def build_network(node: Node, bands: int) -> tuple[nn.Module, Card]:
     weight_file = None if weights in (None, "random") else weights
     network = make_network(name, bands, weight_file, ema, **settings)
     if (shipped_network := shipped_settings(network)) is not None:
-        return network, _for_any(shipped_network.card, bands)
+        return network, _change_bands(shipped_network.card, bands)
     return network, Card(name=name, bands=bands, settings=settings, plugins=plugins_of(name))
 
 
-def _for_any(card: Card, bands: int) -> Card:
-    # A network for any number of bands was trained with wavelengths that are not the camera's.
+def _change_bands(card: Card, bands: int) -> Card:
+    # A network for any number of bands was trained with other wavelengths than the camera's.
     return replace(card, bands=bands, wavelengths=None)
 
 

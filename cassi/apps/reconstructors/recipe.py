@@ -1,4 +1,4 @@
-"""Make the reconstructor of settings: a solver, a network, or a solver that starts from one."""
+"""Make the reconstructor of settings: a solver, a network, or a solver after a network."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,19 +22,24 @@ from cassi.solvers.linear_system import LinearSystem
 from cassi.systems.grid import SpectralGrid
 
 ADAPT_OPTIONS = ("method=self_supervised",)
-"""Options of the method that `adapt=true` adds to a network: it trains a prior on patches of the
-scene itself, for a minute."""
+"""Options of the method that `adapt=true` adds to a network.
+
+This method trains a prior on patches of the scene itself, for a minute.
+"""
 
 
 class Recipe:
     """Makes the reconstructor that settings describe; a network is made for each number of bands.
 
-    If there is a network and a method with a start, the network makes the method's first cube. With
-    `adapt` this method is that of `ADAPT_OPTIONS`.
+    If the settings have a network and a method with a start, the network makes the method's first
+    cube. With `adapt` this method is that of `ADAPT_OPTIONS`.
 
     Attributes:
-        may_change: see `cassi.pipeline.Recipe`.
-        bands: the number that a file of weights was made for; None if it can take any.
+        may_change: see `cassi.pipeline.fit.Recipe`.
+        bands: number of bands that a file of weights was made for; None if any number is possible.
+
+    Raises:
+        ValueError: the settings describe no reconstructor.
     """
 
     def __init__(
@@ -62,17 +67,17 @@ class Recipe:
 
     @property
     def is_network(self) -> bool:
-        """Tell whether the reconstructor is a network alone."""
+        """Whether the reconstructor is a network alone, without a solver."""
         return self._method is None
 
     def grid(self, grid: SpectralGrid | None) -> SpectralGrid | None:
-        """Return the spectral grid that the method can use, given the one that suits the frame."""
+        """Return the spectral grid that the method can use, given the grid that suits the frame."""
         if grid is None or (self.settings.model is None and not has_start(self.settings)):
             return grid
-        # A file of weights may be for the number of the camera's bands alone.
+        # A file of weights for one number of bands can only take the bands of the camera.
         if self.bands is not None:
             return replace(grid, offsets=grid.band_offsets)
-        # The network that comes with the package has a largest number of bands.
+        # The network that comes with the package has a largest number of bands, `BAND_RANGE[1]`.
         return grid.coarser(BAND_RANGE[1])
 
     def make(self, bands: int) -> tuple[Reconstructor, Card | None]:
@@ -80,7 +85,7 @@ class Recipe:
         if self._method is not None:
             return self._method, None
         if bands not in self._networks:
-            torch.manual_seed(self.settings.seed)  # random weights are those of the seed
+            torch.manual_seed(self.settings.seed)  # random weights depend on the seed
             network, card = build_network(self.settings.model, bands)
             prepared_network = prepare(network, self.settings.refine, self.settings.precision)
             self._networks[bands] = prepared_network.to(self.device), card
@@ -109,7 +114,7 @@ def build_method(settings: Any, **parts: Reconstructor) -> Reconstructor:
     """Make the method that the nodes `solver` and `prior` describe.
 
     Args:
-        settings: of a command.
+        settings: settings of a command.
         parts: further reconstructors that the method takes, such as `network`.
 
     Raises:
@@ -136,7 +141,7 @@ def build_solver(settings: Any) -> Solver:
     """Make the solver that settings describe.
 
     Raises:
-        ValueError: they describe another kind of method.
+        ValueError: the settings describe another kind of method.
     """
     solver = build_method(settings)
     if not isinstance(solver, Solver):
@@ -165,13 +170,15 @@ def _build_start(name: Any, noise: Any) -> Reconstructor:
 class NamedNetwork:
     """A network as a part of a method; it is made for the bands and device of a measurement."""
 
+    # All networks have this halo, see `cassi.models.inference`.
     iterations, halo, shares_batch, network = 1, 96, False, None
 
     def __init__(self, settings: Reconstruct, recipe: Recipe) -> None:
         self.settings, self.recipe = settings, recipe
 
-    def run(self, y: Tensor, system: LinearSystem, **more: Unpack[Options]) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.base.Reconstructor`."""
         if self.recipe.device != y.device:
             self.recipe = Recipe(self.settings, y.device)
-        return self.recipe.make(require_shapes(system).cube_shape[0])[0].run(y, system, **more)
+        network, _ = self.recipe.make(require_shapes(system).cube_shape[0])
+        return network.run(y, system, **options)

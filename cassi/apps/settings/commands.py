@@ -38,8 +38,9 @@ UNCERTAINTY = "uncertainty.tif"
 EXPORTS = ("onnx", "torch_export", "torch_operators", "aotinductor")
 """Formats that cassi-export writes."""
 LIGHTS = ("auto", "all", "lines")
-"""Light of a frame: of all wavelengths, or one line per band. With auto, a raw frame is of all."""
-# Settings that treat snapshots one by one, in any order, which a sequence cannot.
+"""Light of a frame: "all" is broadband, "lines" is narrow-band with one line per band. With "auto"
+a raw frame counts as broadband."""
+# Settings that treat snapshots one by one, in any order. The snapshots of a sequence have an order.
 _INDEPENDENT_SNAPSHOTS = (
     "model",
     "share",
@@ -57,9 +58,9 @@ _CLASHES = {
     "guide": ("memory_budget", "uncertainty"),
     "heldout": ("memory_budget",),
 }
-# What to do in place of two settings that exclude each other.
+# Advice for two settings that exclude each other.
 _CLASH_ADVICE = {
-    "sequence": "each snapshot starts from the cube of the one before; leave one of them out",
+    "sequence": "each snapshot starts from the cube of the snapshot before; leave one setting out",
     "calibrate": "run cassi-calibrate, and give the camera that it writes: camera=DIR/camera.yaml",
 }
 
@@ -69,14 +70,15 @@ class Common:
     """Settings of every command.
 
     Attributes:
-        plugins: files and modules of the user's own, loaded before the config was composed.
-        vars: values of the user's own, for `${vars.NAME}` in a config; no code reads them.
+        plugins: files and modules of the user, loaded before the config was composed. The
+            fingerprint of a result has the files in place of this setting.
+        vars: values of the user, for `${vars.NAME}` in a config. No code reads them.
     """
 
     paths: Paths = field(metadata=NO_INFLUENCE)
     seed: int
     threads: int | None = field(metadata=NO_INFLUENCE)
-    plugins: Any = field(default_factory=list, metadata=NO_INFLUENCE)  # what counts are their files
+    plugins: Any = field(default_factory=list, metadata=NO_INFLUENCE)  # the files count
     vars: dict[str, Any] = field(default_factory=dict, metadata=NO_INFLUENCE)
 
     def __post_init__(self) -> None:
@@ -92,8 +94,8 @@ class Common:
         if values.get("noise") is not None:
             check_described("noise", values["noise"])
         mask = values.get("mask")
-        files = isinstance(mask, list) and all(isinstance(file, str) for file in mask)
-        if isinstance(mask, dict | list) and not files:
+        is_file_list = isinstance(mask, list) and all(isinstance(file, str) for file in mask)
+        if isinstance(mask, dict | list) and not is_file_list:
             check_described("mask", mask)
         model = values.get("model")
         # A network may only be a registered one: a node with a class could build anything.
@@ -130,8 +132,8 @@ class Sharing(Common):
 class Snapshots(Common):
     """Settings of commands that read snapshots: files, camera, corrections of frames, solver."""
 
-    # Not its name but the file itself is in the fingerprint of a result, see
-    # `data.store.describe_inputs`.
+    # The fingerprint of a result contains the file itself instead of its name; see
+    # `cassi.data.store.describe_inputs`.
     measurement: Any = field(metadata=NO_INFLUENCE)
     mask: Any
     measured_mask: Any = "auto"
@@ -156,8 +158,8 @@ class Snapshots(Common):
     device: str = field(metadata=NO_INFLUENCE)
     camera: str | None = field(
         default=None, metadata=NO_INFLUENCE
-    )  # its values stand in the others
-    scene: str | None = field(default=None, metadata=NO_INFLUENCE)  # a name of an experiment's own
+    )  # the other settings have its values
+    scene: str | None = field(default=None, metadata=NO_INFLUENCE)  # for ${scene} in experiments
 
     def __post_init__(self) -> None:
         """Check what can be checked without a file."""
@@ -222,9 +224,10 @@ class Reconstruct(Snapshots, Sharing):
             raise ValueError("adapt: expected false without a network; give model=pretrained")
         if self.output.unit is not None and self.response is None:
             raise ValueError(
-                f"output.unit: expected response=FILE with {self.output.unit}: what the camera "
-                "makes of white, band by band; or response={white: FILE}, a frame of a white "
-                "surface; or response={patch: [top, left, height, width]}, one in the scene"
+                f"output.unit: expected response=FILE with {self.output.unit}: the response of the "
+                "camera to white, band by band; or response={white: FILE}, a frame of a white "
+                "surface; or response={patch: [top, left, height, width]}, a white patch in the "
+                "scene"
             )
         if self.heldout is not None:
             check_share(self.heldout)
@@ -249,7 +252,7 @@ class Reconstruct(Snapshots, Sharing):
             ]
             if values[name] not in (None, False) and clashing_names:
                 neutral = "false" if values[name] is True else "null"
-                advice = _CLASH_ADVICE.get(name, "leave one of them out")
+                advice = _CLASH_ADVICE.get(name, "leave one setting out")
                 raise ValueError(f"{name}: expected {neutral} with {clashing_names[0]}; {advice}")
 
 
@@ -296,7 +299,7 @@ class Calibrate(Snapshots):
 
     @property
     def filters(self) -> list[Monochromatic]:
-        """The frames of light of one wavelength."""
+        """The frames of narrow-band light, one per filter."""
         return read_filters(self.monochromatic, self.white)
 
 
@@ -307,7 +310,7 @@ class Evaluate(Sharing):
     data: Data
     camera: str | None = field(
         default=None, metadata=NO_INFLUENCE
-    )  # its values stand in the others
+    )  # the other settings have its values
     system: Node
     noise: Node = None
     twin: Twin | None = None
@@ -331,7 +334,7 @@ class Evaluate(Sharing):
     progress: bool
 
     def __post_init__(self) -> None:
-        """Check which rows there are to be."""
+        """Check the values that decide about the rows of the tables."""
         super().__post_init__()
         _check_frames(self.light, self.measured_mask)
         whole_number("repeats", self.repeats, 1, 1000)
@@ -349,8 +352,8 @@ class Train(Common):
     data: Data
     camera: str | None = field(
         default=None, metadata=NO_INFLUENCE
-    )  # its values stand in the others
-    noise: Node = None  # stands in data.simulator
+    )  # the other settings have its values
+    noise: Node = None  # data.simulator refers to it
     optimizer: Node
     scheduler: Node = None
     loss: Node
@@ -375,7 +378,7 @@ def check_nodes(nodes: Mapping[str, Any]) -> None:
 
 def check_plugins(plugins: Any) -> None:
     """Raise ValueError for a plugin that the user has not named at the start of the command."""
-    # A plugin is a program. A config from elsewhere, such as that of a run, must not bring one.
+    # A plugin is a program. A config of somebody else, such as that of a run, must not load one.
     if plugins is None:
         return
     for name in plugins if isinstance(plugins, list) else [plugins]:

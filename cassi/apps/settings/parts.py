@@ -14,20 +14,20 @@ Node = Any
 """A dict with `_target_`, from which `cassi.config.build` makes an object; or None."""
 Wavelengths = tuple[float, ...] | None
 CLUSTERS = ("local", "slurm", "pbs", "lsf", "sge", "oar", "htcondor", "moab")
-"""Kinds of clusters: workers of this machine, or a system that starts jobs on others."""
+"""Kinds of clusters: workers of this machine, or a system that starts jobs on other machines."""
 UNITS = ("reflectance", "radiance")
 """Units in which a cube may be written."""
 BANDS = ("wavelengths", "dispersion")
-"""Bands of a cube: those of the camera, or the spectral grid on which it was computed."""
+"""Bands of a cube: the bands of the camera, or the spectral grid on which it was computed."""
 NO_INFLUENCE = {"changes": "nothing"}
-"""Metadata of a field that changes no result: results of another value count as finished."""
+"""Metadata of a field that changes no result: results with another value count as finished."""
 FILES_ONLY = {"changes": "files"}
-"""Metadata of a field that changes which files are written, and not the cube."""
+"""Metadata of a field that changes which files are written, but not the cube."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paths:
-    """Folders of the machine; `data_dir` is that of all data sets."""
+    """Folders of the machine; `data_dir` contains all data sets."""
 
     data_dir: str
 
@@ -78,11 +78,11 @@ class Cluster:
     """The workers of a Dask cluster.
 
     Attributes:
-        kind: "local" for workers of this machine; else the system that starts jobs, "slurm", ….
-        address: of the scheduler of a running cluster; None starts one.
-        workers: largest number of workers; None for the free processors of the machine.
+        kind: "local" for workers of this machine, or the system that starts jobs, such as "slurm".
+        address: address of the scheduler of a running cluster; None starts a cluster.
+        workers: largest number of workers; None takes the number of free processors.
         least: number of workers that stay when there is little to do.
-        resources: that each job takes of a worker, such as `{GPU: 1}`.
+        resources: resources of a worker that each job takes, such as `{GPU: 1}`.
         options: arguments of the class in dask_jobqueue.
     """
 
@@ -125,7 +125,7 @@ class GuidePicture(SimulatedGuide):
     register: bool
 
     def check_response(self) -> None:
-        """Accept any response: it may be a file, which is checked when it is read."""
+        """Accept any response, because it may be a file. The file is checked when it is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,11 +154,11 @@ def read_filters(node: Any, white: str | None) -> list[Monochromatic]:
         )
     frames = [frame for frame in filters if frame is not None]
     widths = [frame.fwhm for frame in frames if frame.fwhm is not None]
-    # With a width, the spectrum of the lamp within the filter matters; the white frame gives it.
+    # With a width, the spectrum of the lamp within the filter matters. The white frame shows it.
     if widths and (white is None or not isinstance(node, list)):
         raise ValueError(
-            "monochromatic.fwhm: expected white=FILE and a list of filters with it: the light "
-            "of the lamp within a filter is that of the white frame"
+            "monochromatic.fwhm: expected white=FILE and a list of filters with it, because the "
+            "spectrum of the lamp within a filter is estimated from the white frame"
         )
     if any(not is_number(width) or width <= 0 for width in widths):
         raise ValueError(f"monochromatic.fwhm: expected a width in nm > 0, got {widths}")
@@ -166,7 +166,7 @@ def read_filters(node: Any, white: str | None) -> list[Monochromatic]:
 
 
 def _read_filter(values: Any) -> Monochromatic | None:
-    """Return the frame through one filter; None if its file is null."""
+    """Check and return the frame through one filter; None if its file is null."""
     names = [entry.name for entry in fields(Monochromatic)]
     if not isinstance(values, dict):
         raise ValueError(
@@ -221,7 +221,7 @@ class Data:
     validation: Validation | None = None
 
     def __post_init__(self) -> None:
-        """Check the wavelengths, and the noise of what is simulated."""
+        """Check the wavelengths, and the noise of simulated measurements."""
         check_wavelengths(self.wavelengths, "data.wavelengths")
         validation_simulator = None if self.validation is None else self.validation.simulator
         simulators = {
@@ -235,7 +235,7 @@ class Data:
 
     @property
     def given_wavelengths(self) -> Wavelengths:
-        """Wavelengths to which cubes are interpolated, nm; None keeps those of the files."""
+        """Wavelengths to which cubes are interpolated, nm. None keeps the files' own."""
         return None if self.wavelengths is None else tuple(map(float, self.wavelengths))
 
 
@@ -244,11 +244,11 @@ class Protocol:
     """A benchmark: cases on which methods are compared, each with other settings.
 
     Attributes:
-        name: of the benchmark.
-        source: publication of the figures in `published`.
-        cases: by name, the settings that a case changes, such as
+        name: name of the benchmark.
+        source: publication of the values in `published`.
+        cases: the settings that each case changes, by the name of the case, such as
             `{noise: …, twin: {shift: [0, 1]}}`.
-        published: rows that others have published: `case`, `method`, and columns in dB.
+        published: rows that other authors have published: `case`, `method`, and columns in dB.
     """
 
     name: str
@@ -266,7 +266,7 @@ class Figure:
     regions: list[Any] | None = None
 
     def __post_init__(self) -> None:
-        """Check the form of the values; whether they fit a scene is checked when it is drawn."""
+        """Check the form of the values. Whether they fit a scene is checked when it is drawn."""
         if self.zoom not in (None, "auto") and not is_list(self.zoom, 3):
             raise ValueError(
                 f"figure.zoom: expected null, auto or [row, column, side], got {self.zoom!r}"
@@ -278,15 +278,15 @@ class Figure:
 
 
 def check_wavelengths(values: Any, name: str) -> None:
-    """Raise ValueError unless it is None or a list of increasing wavelengths in nm."""
+    """Raise ValueError unless `values` is None or a list of increasing wavelengths in nm."""
     if values is None:
         return
     if not isinstance(values, Sequence) or not all(isinstance(v, int | float) for v in values):
         raise ValueError(f"{name}: expected a list of numbers in nm, got {values!r}")
     if not values or any(not b > a for a, b in pairwise(values)):
         raise ValueError(f"{name}: expected increasing values in nm, one per band, got {values}")
-    # Optical wavelengths are hundreds of nm. Below 10, they are in another unit or are numbers of
-    # bands.
+    # Optical wavelengths are hundreds of nm. Values below 10 are in another unit, or they are
+    # numbers of bands.
     if not values[0] >= 10:
         raise ValueError(
             f"{name}: expected nm, got {values[0]} to {values[-1]}; are these micrometres?"

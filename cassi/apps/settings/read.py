@@ -22,9 +22,9 @@ def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[
     """Turn a composed config into settings of a class.
 
     Args:
-        config: composed by Hydra.
+        config: the config, composed by Hydra.
         kind: one of the classes in `commands`.
-        options: of the command line; they win over the file of a camera.
+        options: options of the command line, which win over the file of a camera.
 
     Raises:
         ValueError: a key is unknown, a value is missing, or values do not fit each other.
@@ -32,22 +32,22 @@ def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[
     if absent := {"seed", "paths"} - set(map(str, config)):
         raise ValueError(
             f"no config value {min(absent)!r}; a config of your own begins with "
-            f"defaults: [{kind.__name__.lower()}, _self_]; a camera's file is given by camera=FILE"
+            f"defaults: [{kind.__name__.lower()}, _self_]; give a camera's file by camera=FILE"
         )
-    # OmegaConf's own message on this value of an earlier version would not name the new setting.
+    # Earlier versions had this value. OmegaConf's own message would not name the new setting.
     if config.get("calibrate") == "auto":
         raise ValueError("calibrate: expected true or false, got auto; auto is align=true now")
     config = with_camera(config, kind.__name__.lower(), options)
     _check_denoiser(config)
-    # Before the merge: a default of the class would take the place of a missing value.
+    # Checked before the merge, in which a default of the class would replace a missing value.
     _check_missing(kind, config)
     try:
-        merged_config = OmegaConf.merge(OmegaConf.structured(_schema(kind)), config)
+        merged_config = OmegaConf.merge(OmegaConf.structured(_make_schema(kind)), config)
     except (ConfigKeyError, ConfigAttributeError) as error:
         raise ValueError(unknown_key(error)) from error
     _check_missing(kind, merged_config)
     values: Any = OmegaConf.to_container(merged_config, resolve=True, throw_on_missing=False)
-    # A preset of `system` may bring its mask, which counts if no other one is set.
+    # An option of the group `system` may have a mask, which counts if the user sets no other mask.
     if "mask" in (values.get("system") or {}):
         preset_mask = values["system"].pop("mask")
         values["mask"] = preset_mask if values.get("mask") is None else values["mask"]
@@ -61,7 +61,7 @@ def to_dict(settings: Any) -> dict[str, Any]:
 
 
 def to_yaml(value: Mapping[str, Any]) -> str:
-    """Write dicts, lists and scalars as a config file that gives these very values."""
+    """Return the text of a config file that gives exactly these dicts, lists and scalars."""
     return OmegaConf.to_yaml(OmegaConf.create(verbatim(dict(value))))
 
 
@@ -69,8 +69,8 @@ def influence(settings: Any, on: str = "files") -> dict[str, Any]:
     """Return the settings that results depend on, as dicts, lists and scalars.
 
     Args:
-        settings: of a command, or a part of them.
-        on: "files" for all results, "cube" for the cube alone.
+        settings: settings of a command, or a part of them.
+        on: "files" for the settings that any result depends on, "cube" for those of the cube alone.
     """
     values = {}
     for entry in fields(settings):
@@ -82,32 +82,36 @@ def influence(settings: Any, on: str = "files") -> dict[str, Any]:
 
 
 @functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
+def _read_hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
 @functools.cache
-def _schema(kind: Any) -> Any:
+def _make_schema(kind: Any) -> Any:
     """Return a copy of a class of settings that is not frozen."""
     # OmegaConf checks keys and types by merging a config into a class, which must not be frozen.
     entries = []
     for entry in fields(kind):
-        hint = _hints(kind)[entry.name]
-        if (nested_class := _settings_class(hint)) is not None:
-            hint = _schema(nested_class) if hint is nested_class else _schema(nested_class) | None
+        hint = _read_hints(kind)[entry.name]
+        if (nested_class := _find_settings_class(hint)) is not None:
+            hint = (
+                _make_schema(nested_class)
+                if hint is nested_class
+                else _make_schema(nested_class) | None
+            )
         default = {name: getattr(entry, name) for name in ("default", "default_factory")}
         entries.append((entry.name, hint, field(**default)))
     return make_dataclass(kind.__name__, entries, kw_only=True)
 
 
-def _settings_class(hint: Any) -> Any:
+def _find_settings_class(hint: Any) -> Any:
     """Return the class of settings that a type hint names, alone or beside None."""
     options = get_args(hint) or (hint,)
     return next((option for option in options if is_dataclass(option)), None)
 
 
 def _check_denoiser(config: DictConfig) -> None:
-    """Raise ValueError if the prior refers to the denoiser, and a value of that is missing."""
+    """Raise ValueError if the prior uses the denoiser, and a value of the denoiser is missing."""
     is_node = isinstance(config.get("denoiser"), DictConfig)
     missing = sorted(OmegaConf.missing_keys(config.denoiser)) if is_node else []
     if missing and "${denoiser}" in OmegaConf.to_yaml(config.get("prior")):
@@ -118,25 +122,25 @@ def _check_denoiser(config: DictConfig) -> None:
 def _check_missing(kind: Any, config: Any, prefix: str = "") -> None:
     """Raise ValueError for a setting without a value.
 
-    Values inside of nodes are checked when their object is built.
+    Values inside a node are checked when its object is built.
     """
     for key in map(str, config):
-        if key in _hints(kind) and OmegaConf.is_missing(config, key):
+        if key in _read_hints(kind) and OmegaConf.is_missing(config, key):
             if f"{prefix}{key}" == "data.root":
                 raise ValueError(
                     "data.root: expected a folder of cubes, got none; give data.root=DIR, or "
                     "data.root=null data.measurements=DIR to evaluate on measurements"
                 )
             raise ValueError(f"config: {prefix}{key} has no value; give it one, {prefix}{key}=…")
-        nested_class = _settings_class(_hints(kind).get(key))
+        nested_class = _find_settings_class(_read_hints(kind).get(key))
         if nested_class is not None and isinstance(config[key], DictConfig):
             _check_missing(nested_class, config[key], f"{prefix}{key}.")
 
 
 def _fill(kind: Any, values: Any) -> Any:
     arguments = {}
-    for name, hint in _hints(kind).items():
-        value, nested_class = values[name], _settings_class(hint)
+    for name, hint in _read_hints(kind).items():
+        value, nested_class = values[name], _find_settings_class(hint)
         arguments[name] = (
             value if nested_class is None or value is None else _fill(nested_class, value)
         )

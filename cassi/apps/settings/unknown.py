@@ -17,8 +17,8 @@ MOVED_SETTINGS = {
     "experiment=dual_disperser": "it is system=dd_cassi now",
     "experiment=warped": "it is system=warped now, with system.smile=1.5 system.rotation=0.2 …",
     "experiment=two_shots": "it is 'mask={_target_: cassi.systems.RandomMask, shots: 2}' now",
-    "degree": "cassi-calibrate takes what the frame tells",
-    "gain": "cassi-calibrate takes what is surer than two standard errors",
+    "degree": "cassi-calibrate chooses it from the frame",
+    "gain": "cassi-calibrate chooses by the standard error of each parameter",
     "photographed": "it is measured_mask now",
     "hot_pixels": "it is bad_pixels now: bad_pixels=8, bad_pixels=[8,FILE,[3,4]]",
     "mismatch": "it is twin now: twin=none twin.shift=[0.6,-0.4]",
@@ -39,7 +39,7 @@ MOVED_SETTINGS = {
 }
 """Settings and options of groups that have moved, each with a hint on its new name."""
 _COMMANDS = (Export, Camera, Calibrate, Evaluate, Train)
-_OF_COMMANDS = {entry.name for command in _COMMANDS for entry in fields(command)}
+_COMMAND_SETTINGS = {entry.name for command in _COMMANDS for entry in fields(command)}
 
 
 def moved_hint(key: str) -> str | None:
@@ -53,18 +53,18 @@ def unknown_key(error: Any) -> str:
     key, sibling_keys = str(error.full_key or error.key), list(map(str, error.parent_node or ()))
     if (hint := moved_hint(key)) is not None:
         return hint
-    # The likeliest mistake first: a part that is null, a key of another command, a key in the wrong
-    # place, and last a name that is misspelt.
+    # The likeliest mistake comes first: a part that is null, then a key of another command, then a
+    # key in the wrong part, and last a misspelt name.
     prefix, dot, name = key.rpartition(".")
     if prefix and not sibling_keys:
         return f"no config value {key!r}; {prefix} is null here"
     alternatives = (
         f"; there is {', '.join(sibling_keys)}" if prefix else "; names of your own go under vars:"
     )
-    if not prefix and key in _OF_COMMANDS:
+    if not prefix and key in _COMMAND_SETTINGS:
         return (
-            f"no config value {key!r} of this command, it is another's; does the config begin with "
-            "the defaults of another? A camera for all commands is a file for camera=FILE"
+            f"no config value {key!r} of this command, another command has it; does the config "
+            "begin with the defaults of another command? A file for camera=FILE fits all commands"
         )
     if not prefix and (full_names := _find_key(name, error.parent_node)):
         return f"no config value {key!r}; did you mean {' or '.join(full_names[:3])}?"

@@ -1,4 +1,4 @@
-"""The HTML report of reconstructions, one file with table, pictures and spectra."""
+"""The HTML report of reconstructions: one file with table, pictures and spectra."""
 
 from cassi.viz.report.page import encode_scene, make_report
 

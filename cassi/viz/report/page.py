@@ -1,4 +1,4 @@
-"""Makes the HTML report: packs each scene, and puts scenes, style and scripts into one page."""
+"""Make the HTML report: pack each scene, and put scenes, style and scripts into one page."""
 
 import base64
 import html
@@ -28,8 +28,8 @@ _SCRIPTS = (
     "files",
     "page",
 )
-_N_MARKED_POINTS = 3  # when the page opens
-# On a page for the same machine only cubes of more pixels are averaged over blocks.
+_N_MARKED_POINTS = 3  # points that are marked when the page opens
+# Cubes of more pixels are averaged over blocks, also on a page that stays on the same machine.
 _MAX_FULL_PIXELS = 2**22
 
 
@@ -41,37 +41,36 @@ def encode_scene(
     bars: Mapping[str, Array] | None = None,  # (C, H, W) each
     is_local: bool = False,
 ) -> bytes:
-    """Packs one scene for ``make_report``: some 200 kB a cube of 256×256×28.
+    """Pack one scene for `make_report`: some 200 kB a cube of 256×256×28.
 
     The pictures and spectra of the page come from these packed cubes, with an error of 0.2 to 0.5 %
-    of the scene's maximum (root mean square, see ``codec.compress``). Cubes of more than 400×400
+    of the scene's maximum (root mean square, see `codec.compress`). Cubes of more than 400×400
     pixels are averaged over 2×2, 3×3, … pixels.
 
     Args:
         name: name of the scene.
         cubes: reconstruction (C, H, W) of each method, in the order of the page.
         truth: (C, H, W), on the cubes' scale, or None.
-        metrics: numbers of each method, by name; None or NaN for an unknown one. A method without
-            a cube, for example one that failed, is in the table only.
+        metrics: numbers of each method, by name. A method that failed has no cube, only numbers.
         bars: half width (C, H, W) of the interval around each value of a cube, for methods that
             have error bars. The page shades intervals around spectra, draws them as a map, and has
             a slider that hides uncertain pixels.
-        is_local: the page stays on this machine, so size does not matter: only cubes of more than
-            four million pixels are averaged, and the quantization step is never raised.
+        is_local: the page stays on this machine and may be large: the quantization step is never
+            raised, and only cubes of more than four million pixels are averaged.
 
     Returns:
         JSON, UTF-8.
 
     Raises:
-        TypeError: if a cube is not of real numbers.
-        ValueError: if shapes differ, a NaN is found, or there is nothing to show.
+        TypeError: a cube is not of real numbers.
+        ValueError: shapes differ, a NaN is found, or there is nothing to show.
     """
     true_cube = None if truth is None else as_cube(truth, "truth")
     arrays = _check_cubes(name, cubes, true_cube)
-    # All cubes are packed in units of the truth's maximum, or of the first cube's without one.
+    # All cubes are packed in units of the maximum of the truth, or else of the first cube.
     reference = next(iter(arrays.values())) if true_cube is None else true_cube
     bands, height, width = reference.shape
-    # With a byte for each value no cube is too large for the finest step.
+    # One byte per value is enough for any cube with the finest step.
     bytes_per_pixel = float(bands) if is_local else BYTES_PER_PIXEL
     block = block_size(height, width, _MAX_FULL_PIXELS if is_local else MAX_PIXELS)
     reduced_cube = shrink(reference, block)
@@ -83,7 +82,8 @@ def encode_scene(
         "full": [height, width],
         "block": block,
         "truth": None if reduced_truth is None else compress(reduced_truth, peak, bytes_per_pixel),
-        # A list: JavaScript moves names that look like whole numbers to the front of an object.
+        # A list keeps the order. In an object, JavaScript moves names that look like whole numbers
+        # to the front.
         "methods": [
             [method, compress(confine(shrink(cube, block), reduced_truth), peak, bytes_per_pixel)]
             for method, cube in arrays.items()
@@ -98,7 +98,7 @@ def encode_scene(
 def _check_cubes(
     scene: str, cubes: Mapping[str, Array], truth: np.ndarray | None
 ) -> dict[str, np.ndarray]:
-    """Returns the cubes as arrays; all must have names, and one shape, that of the truth if any."""
+    """Return the cubes as arrays; raise ValueError if a name is missing or shapes differ."""
     shape = None if truth is None else truth.shape
     arrays: dict[str, np.ndarray] = {}
     for method, cube in cubes.items():
@@ -123,7 +123,7 @@ def make_report(
     unit: str | None = None,
     errors: Sequence[float] | None = None,  # (C,), nm
 ) -> bytes:
-    """Makes the report of some scenes: one HTML file that needs no server and no network.
+    """Make the report of some scenes: one HTML file that needs no server and no network.
 
     The page has a table of the metrics; pictures in true colour and of single bands, and
     differences, ratios and normalized differences of any two cubes or bands; and the spectra of all
@@ -131,18 +131,18 @@ def make_report(
     decodes the cubes. plotly.js, which draws the curves, is part of the file, compressed.
 
     Args:
-        scenes: results of ``encode_scene``, one or more.
+        scenes: results of `encode_scene`, one or more.
         wavelengths: (C,), nm, increasing, of all scenes; None numbers the bands.
         title: title of the page.
         preset: the metric preset of PSNR and SSIM, named under the table.
-        illuminant: as for ``srgb``: the light on a cube of reflectances, or None for radiance.
+        illuminant: light on a cube of reflectances, or None for radiance; see `srgb`.
         warnings: lines to show above the pictures.
-        note: a line on the checks of the camera, shown there too.
+        note: a line on the camera check, above the pictures too.
         unit: unit of the cubes.
-        errors: standard errors of the wavelengths, nm, if known: they stand beside the wavelengths.
+        errors: standard errors of the wavelengths, nm, if known; written beside the wavelengths.
 
     Raises:
-        ValueError: if there is no scene, or the wavelengths do not fit a scene or the illuminant
+        ValueError: there is no scene, or the wavelengths do not fit a scene or the illuminant
             is unknown.
     """
     if not scenes:
@@ -174,13 +174,13 @@ def make_report(
 
 
 def _fill_page(fields: Mapping[str, str]) -> str:
-    """Gives page.html with its style and scripts, and the fields of a report."""
+    """Return page.html with its style and scripts, and the fields of a report."""
     folder = Path(__file__).parent
     scripts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS]
     style = (folder / "style.css").read_text(encoding="utf-8")
     page = (folder / "page.html").read_text(encoding="utf-8")
-    common = {"style": style, "script": "\n".join(scripts), "plotly": _plotly()}
-    # The report's own texts come last: a mark in them, such as <!--script-->, stays a text.
+    common = {"style": style, "script": "\n".join(scripts), "plotly": _read_plotly()}
+    # The report's own texts are filled in last. A mark in them, such as <!--script-->, then stays.
     for key, text in {**common, **fields}.items():
         page = page.replace(f"<!--{key}-->", text)
     return page
@@ -192,7 +192,7 @@ def _describe_bands(
     illuminant: str | None,
     errors: Sequence[float] | None,
 ) -> dict[str, object]:
-    """Gives the wavelengths and names of the bands, and colours for every number of bands."""
+    """Return the wavelengths and names of the bands, and colours for every number of bands."""
     values = None
     for count in sorted(counts):
         values = as_wavelengths(wavelengths, count)
@@ -212,11 +212,11 @@ def _describe_bands(
 def _pack_bars(
     bars: Mapping[str, Array], shape: tuple[int, ...], block: int
 ) -> list[tuple[str, dict[str, object]]]:
-    """Packs the half widths of every method that has error bars."""
+    """Pack the half widths of every method that has error bars."""
     packs = []
     for method, half_width in bars.items():
         values = shrink(as_cube(half_width, f"bars of {method}", shape), block)
-        # A few values are much larger than all others, and would take all levels of the JPEG.
+        # Without the limit, a few very large values would take all levels of the JPEG.
         peak = float(np.quantile(values, 0.999)) or 1.0
         packs.append((method, compress(np.minimum(values, peak), peak) | {"peak": peak}))
     return packs
@@ -224,22 +224,22 @@ def _pack_bars(
 
 def _pack_metrics(metrics: Mapping[str, Mapping[str, float | None]]) -> list[list[object]]:
     return [
-        [method, [[key, _finite(value)] for key, value in values.items()]]
+        [method, [[key, _finite_or_none(value)] for key, value in values.items()]]
         for method, values in metrics.items()
     ]
 
 
-def _finite(value: float | None) -> float | None:
+def _finite_or_none(value: float | None) -> float | None:
     # JSON has no NaN and no infinity.
     return None if value is None or not math.isfinite(value) else float(value)
 
 
 def _inline(content: bytes) -> str:
-    """Makes JSON safe inside a script element: no tag can open or end there."""
+    """Make JSON safe inside a script element: no tag can open or end there."""
     return content.decode().replace("<", "\\u003c")
 
 
 @lru_cache(maxsize=1)
-def _plotly() -> str:
-    """Gives plotly.js 4.1.1 (MIT, plotly.LICENSE.txt) as base64 of gzip, 2 MB in place of 4.8."""
+def _read_plotly() -> str:
+    """Return plotly.js 4.1.1 (MIT, plotly.LICENSE.txt) as base64 of gzip, 2 MB in place of 4.8."""
     return base64.b64encode(Path(__file__).with_name("plotly.min.js.gz").read_bytes()).decode()

@@ -190,7 +190,7 @@ def test_a_filter_has_a_width(calibrate, results, tmp_path):
             "480 to 530 nm",
         ),
         (("measurement=first.npy", "system=dd_cassi", "system.bands=6"), "SDCassi"),
-        (("measurement=first.npy", "degree=2"), "takes what the frame tells"),
+        (("measurement=first.npy", "degree=2"), "chooses it from the frame"),
         (("monochromatic=[]",), "of each filter"),
         (("monochromatic=[{file: single.npy, wavelength: 500}]",), "wavelengths="),
         (

@@ -35,17 +35,17 @@ def test_rows_that_know_more_are_not_aligned(monkeypatch):
 
 def test_each_row_has_a_hash_of_what_it_knows():
     told = {"auto": FixedMethod(auto())}, {"auto": "1"}, ["nominal", "told"]
-    rows, hashes, views = make_rows(*told, align=True, guide=False)
+    rows, hashes, views = make_rows(*told, align=True, has_guide=False)
     assert list(rows) == ["auto", "auto (told)"]
     assert views["auto"] == CameraView("nominal", align=True)
-    other = make_rows(*told, align=False, guide=False)[1]
+    other = make_rows(*told, align=False, has_guide=False)[1]
     assert len({*hashes.values(), *other.values(), "1"}) == 5
     taken = (
         {"auto": FixedMethod(auto()), "auto (told)": FixedMethod(auto())},
         {"auto": "1", "auto (told)": "2"},
     )
     with pytest.raises(ValueError, match=r"two rows are called 'auto \(told\)'"):
-        make_rows(*taken, ["nominal", "told"], align=True, guide=False)
+        make_rows(*taken, ["nominal", "told"], align=True, has_guide=False)
 
 
 def test_alignment_is_a_setting_of_both_commands():

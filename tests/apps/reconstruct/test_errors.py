@@ -66,7 +66,7 @@ def test_nothing_to_reconstruct(refused):
 @pytest.mark.parametrize(
     ("shape", "said", "unsaid"),
     [
-        ((20, 17), "cut the mask to the part before the frame, 8 pixels less", "axis="),
+        ((20, 17), "cut 8 pixels off the mask", "axis="),
         ((10, 17), "window=[top,left,height,width] cuts the 2 pixels", "axes.measurement"),
         ((21, 17), "axes.measurement=WH reads a transposed file", "system.axis"),
         ((16, 21), "system.axis=-2 disperses along the other side", "axes.measurement"),

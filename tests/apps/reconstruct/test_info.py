@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import cassi
-from cassi.apps.arguments import asks_for_info, write_nothing
+from cassi.apps.arguments import asks_for_info, suppress_output
 from cassi.apps.reconstruct.info import estimate, name_method
 from cassi.pipeline.snapshot import Camera, Snapshot
 from cassi.solvers import Function
@@ -24,7 +24,7 @@ def test_says_what_would_be_done(reconstruct, camera, tmp_path):
     assert lines["method"] == "GAP with TV, at most 7 iterations"
     assert re.match(r"about [\d.]+ s to reconstruct", lines["time"])
     assert re.match(r"about [\d.]+ GiB of [\d.]+ GiB", lines["memory"])
-    assert lines["besides"] == "withholds 0.1 of the pixels in one more"
+    assert lines["besides"] == "withholds 0.1 of the pixels in one more reconstruction"
     assert lines["writes"].startswith("cube.tif, metrics.json, convergence.csv, rgb.png")
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -52,7 +52,7 @@ def test_a_word_of_hydra_is_hydras():
     assert asks_for_info(["--info", "a=1"], known)
     assert not asks_for_info(["--info", "plugins"], known)
     assert not asks_for_info(["a=1"], known)
-    arguments, into = write_nothing(["--info", "a=1", "hydra.run.dir=x"])
+    arguments, into = suppress_output(["--info", "a=1", "hydra.run.dir=x"])
     assert into == "x"
     assert arguments == ["a=1", "hydra.run.dir=.", "hydra.output_subdir=null"]
 

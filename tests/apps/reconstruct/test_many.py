@@ -116,7 +116,7 @@ def test_a_pattern_over_folders(reconstruct, day, tmp_path):
         (["measurement=empty"], "measurement: no snapshot in empty; expected files .tif"),
         (["measurement='day/*.tif'"], "measurement: no snapshot in day/*.tif"),
         (["truth=empty"], "truth: no cube in empty"),
-        (["truth=others"], "truth: none in others is called as a snapshot is: a"),
+        (["truth=others"], "truth: no file in others has the name of a snapshot, such as a"),
         (["batch=0"], "batch: expected a whole number from 1"),
         (["solver.iterations=0"], "iterations"),
         (["measurement=double"], "measurement: 2 files are called x; expected different names"),
