@@ -15,7 +15,6 @@ import math
 import opcode
 import os
 import stat
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
@@ -314,11 +313,3 @@ def clipped_level(values: Tensor) -> float | None:
         return None
     next_values = values.topk(min(2 * n_clipped, len(values))).values[n_clipped:]
     return maximum.item() if len(next_values.unique()) >= MIN_LEVELS_BELOW_CLIP else None
-
-
-def warn_of_old_name(old_name: str, new_name: str) -> None:
-    """Warn that an argument or setting has another name now; the old one works until 1.1."""
-    # Level 3 is the user's line: level 1 is this function, and level 2 the function that calls it.
-    warnings.warn(
-        f"{old_name} is named {new_name} now; version 1.1 refuses it", FutureWarning, stacklevel=3
-    )

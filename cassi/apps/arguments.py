@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from cassi.checks import warn_of_old_name
 from cassi.config import verbatim
 
 # Flags whose value may be the next word.
@@ -23,11 +22,6 @@ HYDRA_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpa
 FILE_SUFFIX = ".safetensors"
 """Suffix of a network that a training exported."""
 QUOTES = ("'", '"')
-OLD_KEYS = {"photographed": "measured_mask"}
-"""New names of settings by their old names, also in the file of a camera.
-
-An old name is accepted with a warning until version 1.1.
-"""
 # Keys that every system has. Other keys belong to one class, so a config may not have them yet.
 _GEOMETRY_KEYS = ("bands", "step", "axis", "offsets", "detector")
 
@@ -86,7 +80,7 @@ def spell(options: Iterable[str]) -> list[str]:
     Raises:
         ValueError: `model=` has a file that is no exported network.
     """
-    options = [_rename_key(option) for option in options]
+    options = list(options)
     # Hydra refuses a key that the config does not have. These keys depend on the class of a curve,
     # or on the file of the camera, which Hydra does not read. `++` allows such keys.
     open_prefixes = ["system.offsets.", "monochromatic."]
@@ -95,14 +89,6 @@ def spell(options: Iterable[str]) -> list[str]:
     return [
         argument for option in options for argument in _spell_option(option, tuple(open_prefixes))
     ]
-
-
-def _rename_key(option: str) -> str:
-    key, equals, value = option.partition("=")
-    if not equals or key not in OLD_KEYS:
-        return option
-    warn_of_old_name(key, OLD_KEYS[key])
-    return f"{OLD_KEYS[key]}={value}"
 
 
 def _spell_option(option: str, open_prefixes: tuple[str, ...]) -> list[str]:

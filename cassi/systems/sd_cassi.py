@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cassi import ops
-from cassi.checks import is_number, warn_of_old_name
+from cassi.checks import is_number
 from cassi.ops._checks import canonical_mask, check_bands
 from cassi.ops._recording import is_tracked, is_wrapped
 from cassi.systems.arguments import (
@@ -38,7 +38,6 @@ class SDCassiOptions(TypedDict, total=False):
     detector: int | None
     band_width: float
     measured_mask: bool
-    photographed: bool | None
 
 
 class SDCassi(CodedSystem):
@@ -82,7 +81,6 @@ class SDCassi(CodedSystem):
         band_width: b, width of a band at half its height, pixels, 1 to 100.
         measured_mask: True: the sensor that takes the snapshots measured the mask. False: it is a
             design mask. The two differ for bands of one pixel width that fall between pixels.
-        photographed: the old name of `measured_mask`; a value gives a warning.
 
     Attributes:
         offsets: o(c), a tuple of numbers, pixels.
@@ -129,12 +127,8 @@ class SDCassi(CodedSystem):
         *,
         band_width: float = 1.0,
         measured_mask: bool = False,
-        photographed: bool | None = None,
     ) -> None:
         super().__init__()
-        if photographed is not None:
-            warn_of_old_name("photographed", "measured_mask")
-            measured_mask = photographed
         check_axis(axis)
         if not (is_number(band_width) and 1 <= band_width <= _MAX_BAND_WIDTH_PIXELS):
             raise ValueError(
@@ -172,12 +166,6 @@ class SDCassi(CodedSystem):
     def part_axis(self) -> int:  # type: ignore[override]
         """The axis across the dispersion, -2 or -1. The camera mixes no pixels along it."""
         return -3 - self.axis
-
-    @property
-    def photographed(self) -> bool:
-        """The old name of `measured_mask`."""
-        warn_of_old_name("photographed", "measured_mask")
-        return self.measured_mask
 
     @property
     def codes_frames(self) -> bool:

@@ -15,11 +15,11 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from cassi.apps.arguments import OLD_KEYS, options_of
+from cassi.apps.arguments import options_of
 from cassi.apps.camera.nodes import KINDS, check_described, check_plain
 from cassi.apps.camera.text import MAX_BYTES, parse
 from cassi.apps.camera.yaml_slips import find_slip
-from cassi.checks import did_you_mean, read_regular, warn_of_old_name
+from cassi.checks import did_you_mean, read_regular
 from cassi.config import Node, verbatim
 
 FRAME_CORRECTIONS = ("dark", "flat", "bits", "saturation", "bad_pixels", "window", "scale")
@@ -325,9 +325,6 @@ def load_camera(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] =
         slip = find_slip(content.decode(errors="replace"), error)
         reason = slip or " ".join(str(error).split())
         raise ValueError(f"camera: {file} is not valid YAML: {reason}") from None
-    for name in OLD_KEYS.keys() & (values if isinstance(values, dict) else {}):
-        warn_of_old_name(name, OLD_KEYS[name])
-        values[OLD_KEYS[name]] = values.pop(name)
     try:
         camera = check_camera(values, file, folder)
     except ValueError as error:
