@@ -123,7 +123,7 @@ def test_a_camera_that_predicts_worse_is_refused(camera, scene, monkeypatch):
     ("change", "said"),
     [
         ({"radius": 21}, "radius"),
-        ({"known": [Frame.snapshot(torch.ones(1, 1, 96, 96), BANDS)]}, "expected frames"),
+        ({"light_frames": [Frame.snapshot(torch.ones(1, 1, 96, 96), BANDS)]}, "expected frames"),
         ({"system": SDCassi(torch.rand(2, 1, 1, 96, 96), BANDS)}, "mask per sample"),
     ],
 )
