@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from cassi.methods.automatic import auto
-from cassi.pipeline.find import aligned, find_camera
+from cassi.pipeline.find import align_snapshot, find_camera
 from cassi.pipeline.fit import FixedMethod, Recipe, fit
 from cassi.pipeline.snapshot import Camera, Result, Snapshot
 from cassi.solvers.base import HasRun, Options, Reconstructor
@@ -171,7 +171,7 @@ def _fit_method(
     if guide is not None:
         guide_step = partial(_add_guide, recipe=recipe, guide=guide, uncertainty=uncertainty)
     snapshot, reconstructor = fit(
-        find_camera(snapshot, aligned if align else None, guide_step), recipe
+        find_camera(snapshot, align_snapshot if align else None, guide_step), recipe
     )
     if any(note.startswith("method: ") for note in snapshot.notes):
         warnings.warn(_VIDEO_WARNING, stacklevel=3)

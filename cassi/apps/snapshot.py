@@ -28,7 +28,7 @@ from cassi.data.formats.cells import Json
 from cassi.data.io import LoadedArray, write_cube
 from cassi.methods.along_dispersion import AlongDispersion
 from cassi.pipeline import find
-from cassi.pipeline.find import aligned, calibrated
+from cassi.pipeline.find import align_snapshot, calibrate_snapshot
 from cassi.pipeline.fit import fit as fit_method
 from cassi.pipeline.judge import judge
 from cassi.pipeline.reconstruct import reconstruct
@@ -72,7 +72,7 @@ def find_camera_by_settings(snapshot: Snapshot, settings: Reconstruct) -> Snapsh
             settings, make_progress_printer("calibrate", settings.output.progress)
         )
     elif settings.align and settings.memory_budget is None:
-        step = aligned
+        step = align_snapshot
     if settings.guide.file is not None:
         guide = partial(add_guide, settings=settings.guide)
     return find.find_camera(snapshot, step, guide)
@@ -93,7 +93,7 @@ def make_calibration(
         None if isinstance(settings, Reconstruct) and settings.model else build_solver(settings)
     )
     arguments = {"solver": solver, "seed": settings.seed, "watch": watch, **options}
-    return partial(calibrated, **arguments)
+    return partial(calibrate_snapshot, **arguments)
 
 
 def prepare(

@@ -35,15 +35,15 @@ def find_camera(
 
     Args:
         snapshot: a measurement with its nominal camera.
-        calibrate: `aligned`, `calibrated`, or a function like them; None leaves the camera.
+        calibrate: `align_snapshot`, `calibrate_snapshot`, or a function like them; None leaves the camera.
         guide: returns the snapshot with a guide added to its camera; None: no guide.
     """
     snapshot = snapshot if calibrate is None else calibrate(snapshot)
-    snapshot = on_grid(snapshot) if guide is None else guide(snapshot)
+    snapshot = add_grid(snapshot) if guide is None else guide(snapshot)
     return apply_white_frame(snapshot)
 
 
-def aligned(snapshot: Snapshot) -> Snapshot:
+def align_snapshot(snapshot: Snapshot) -> Snapshot:
     """Return a snapshot with its mask aligned, if its frame shows a misalignment."""
     alignment = align(snapshot.y, snapshot.camera.system)
     if alignment is None:
@@ -52,7 +52,7 @@ def aligned(snapshot: Snapshot) -> Snapshot:
     return snapshot.with_camera(note, system=alignment.system, alignment=alignment)
 
 
-def calibrated(
+def calibrate_snapshot(
     snapshot: Snapshot,
     solver: Solver | None = None,
     light_frames: Sequence[Frame] = (),
@@ -80,7 +80,7 @@ def calibrated(
     )
 
 
-def on_grid(snapshot: Snapshot) -> Snapshot:
+def add_grid(snapshot: Snapshot) -> Snapshot:
     """Return a snapshot with the spectral grid for its frame, if it needs one."""
     return snapshot.with_camera(grid=find_grid(snapshot.y, snapshot.camera.system))
 
@@ -90,10 +90,12 @@ def apply_white_frame(snapshot: Snapshot) -> Snapshot:
     camera = snapshot.camera
     if camera.unit is None:
         return snapshot
-    y, unit, correction = camera.unit.measured(snapshot.y, camera.system, by_auto, camera.grid)
+    y, unit, correction = camera.unit.measured(
+        snapshot.y, camera.system, reconstruct_by_auto, camera.grid
+    )
     return replace(snapshot.with_camera(f"response: {unit.note}{correction}", unit=unit), y=y)
 
 
-def by_auto(y: Tensor, system: System) -> Tensor:
+def reconstruct_by_auto(y: Tensor, system: System) -> Tensor:
     """Reconstruct a measurement with `auto` and return the cube."""
     return auto().run(y, system).checked().x

@@ -24,7 +24,7 @@ from cassi.apps.snapshot import print_findings as print_check
 from cassi.calibration import Response, check_camera, find_white
 from cassi.calibration.filters import FilteredCamera, centroid, find_filtered_camera
 from cassi.camera.grid_ends import find_grid
-from cassi.pipeline.find import by_auto
+from cassi.pipeline.find import reconstruct_by_auto
 from cassi.systems import SDCassi
 
 # Fewer filters do not determine the dispersion curve. Then the nominal offsets of the first and the
@@ -182,7 +182,7 @@ def _measure_response(
     )
     system.is_broadband = settings.light != "lines"  # white light comes from a broadband lamp
     y, camera = torch.where(good_pixels, y, 0), system.weighted(bad_pixels=~good_pixels)
-    return find_white(y, camera, 1.0, by_auto, find_grid(y, camera)).response
+    return find_white(y, camera, 1.0, reconstruct_by_auto, find_grid(y, camera)).response
 
 
 def _move_dispersion_last(image: Tensor, axis: int) -> Tensor:

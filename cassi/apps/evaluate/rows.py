@@ -15,7 +15,7 @@ from cassi.checks import raised_here
 from cassi.data.store import fingerprint
 from cassi.evaluation import Problem, View
 from cassi.guide_search import place_guide, takes_guide
-from cassi.pipeline.find import aligned, calibrated, find_camera
+from cassi.pipeline.find import align_snapshot, calibrate_snapshot, find_camera
 from cassi.pipeline.snapshot import Snapshot
 from cassi.systems import SDCassi
 
@@ -39,14 +39,14 @@ class CameraView:
     def __call__(self, problem: Problem) -> Problem:
         """Return the problem with the camera of this row, and with the guide beside it."""
         problem = _VIEWS[self.knowledge](problem)
-        step = aligned if self.align and self.knowledge == NOMINAL else None
+        step = align_snapshot if self.align and self.knowledge == NOMINAL else None
         guide = None if problem.guide is None else partial(_with_guide, problem.guide)
         return replace(problem, snapshot=find_camera(problem.snapshot, step, guide))
 
 
 def _view_calibrated(problem: Problem) -> Problem:
     """Return the same frame with the camera that a calibration estimates from it."""
-    snapshot = calibrated(problem.snapshot)
+    snapshot = calibrate_snapshot(problem.snapshot)
     nominal, calibration = problem.system, snapshot.camera.calibration
     # A snapshot does not show whether the mask alone has moved, or mask and scene together. So the
     # cube may be displaced against the truth. A twin knows the point around which its mask moved.

@@ -26,7 +26,7 @@ from cassi.data.atomic import digest_content
 from cassi.data.formats.cells import Json
 from cassi.data.formats.stacks import STACK_SUFFIXES, Stack, create_stack, open_stack
 from cassi.links import check_parents
-from cassi.pipeline.find import on_grid
+from cassi.pipeline.find import add_grid
 from cassi.solvers import Iteration
 from cassi.uncertainty import estimate
 from cassi.uncertainty.bootstrap import Probe
@@ -103,7 +103,7 @@ def _check_output(output: Output) -> None:
 def load_scene(settings: Reconstruct) -> Parts:
     """Read the scene that settings name, and return it as `Parts`, with its camera and method."""
     recipe = make_recipe(settings)
-    return Parts(*fit(on_grid(read(settings, recipe)), recipe))
+    return Parts(*fit(add_grid(read(settings, recipe)), recipe))
 
 
 def _plan_run(

@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 def test_rows_that_know_more_are_not_aligned(monkeypatch):
     moved = []
-    monkeypatch.setattr(rows, "aligned", lambda snapshot: moved.append(snapshot) or snapshot)
+    monkeypatch.setattr(rows, "align_snapshot", lambda snapshot: moved.append(snapshot) or snapshot)
     cube, system = torch.rand(1, 3, 8, 9), SDCassi(torch.rand(8, 9), bands=3, step=1)
     snapshot = Snapshot(system(cube), Camera(system), cube)
     problem = Problem("one", snapshot, "", Twin().true_camera(system))
