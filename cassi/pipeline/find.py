@@ -35,7 +35,8 @@ def find_camera(
 
     Args:
         snapshot: a measurement with its nominal camera.
-        calibrate: `align_snapshot`, `calibrate_snapshot`, or a function like them; None leaves the camera.
+        calibrate: `align_snapshot`, `calibrate_snapshot`, or a function like them; None leaves the
+            camera.
         guide: returns the snapshot with a guide added to its camera; None: no guide.
     """
     snapshot = snapshot if calibrate is None else calibrate(snapshot)
