@@ -4,7 +4,7 @@ from typing import Any
 
 import lazy_loader
 
-# First of all: it sets how OpenMP's threads wait, which torch reads when it is loaded.
+# This comes first: it sets how OpenMP's threads wait, and torch reads that when it is loaded.
 import cassi.threads  # noqa: F401
 
 _load_name, _, _stub_names = lazy_loader.attach_stub(__name__, __file__)

@@ -16,7 +16,7 @@ COMMANDS = {
     "camera": ("cassi.apps.camera.command", "show where a camera's bands fall on the detector"),
     "view": ("cassi.apps.view.command", "reconstruct and look at results in the browser"),
 }
-"""For each command its module, whose `main` runs it, and what it does."""
+"""For each command, first: its module, whose `main` runs it; second: what the command does."""
 _USAGE_ERROR = 2
 
 

@@ -28,7 +28,7 @@ MIN_CLIPPED_PIXELS = 16
 """A frame counts as clipped only if at least this many pixels have exactly its maximum. A smaller
 number takes a few equally bright pixels for clipping; a larger one misses small clipped spots."""
 MIN_LEVELS_BELOW_CLIP = 8
-"""A frame counts as clipped only if the next brightest pixels, as many as are at the maximum, have
+"""Let N pixels have the maximum. A frame counts as clipped only if the N next brightest pixels have
 at least this many different values. Otherwise the frame has few grey values, and many pixels
 share each of them without clipping."""
 
@@ -297,9 +297,9 @@ def describe_location(function: Callable[..., object]) -> str:
 def clipped_level(values: Tensor) -> float | None:
     """Estimate the level at which a frame is clipped, from the frame itself.
 
-    It is the maximum if at least 16 pixels have exactly this value, and as many pixels below it
-    have at least 8 different values. An unclipped frame has fewer and fewer pixels towards its
-    maximum.
+    Let N pixels have exactly the maximum. If N is at least 16, and the N next brightest pixels have
+    at least 8 different values, the level is the maximum. An unclipped frame has fewer and fewer
+    pixels towards its maximum.
 
     Args:
         values: values of the frame's good pixels, `(N,)`.

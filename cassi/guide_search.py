@@ -1,4 +1,4 @@
-"""Register a guide's picture coarsely, and refuse it where it shows another scene."""
+"""Register a guide's picture coarsely, and refuse it if it shows another scene."""
 
 from dataclasses import dataclass
 
@@ -22,23 +22,28 @@ QUICK_ITERATIONS = 8
 """Iterations of the reconstruction that predicts the picture. The details of the prediction decide
 whether the guide fits: fewer iterations blur them, more take longer."""
 DETAIL_SCALE = (2, 9)
-"""Details are compared in pictures pooled by the first number. They are the differences from the
-mean of a square with the second number as its side, pixels."""
+"""How the details of two pictures are computed before they are compared.
+
+First: the pictures are pooled over squares of this side, pixels. Second: from each pooled pixel the
+mean of a square of this side around it is subtracted, pooled pixels."""
 MIN_CORRELATION = 0.32
 """Least correlation of the details of picture and prediction. On training scenes the right guide
 had at least 0.37, also with 5 % of noise in the snapshot. A guide of another scene had at most
 0.28."""
 MIN_STEP_PIXELS = 0.1
-"""If a step of Gauss–Newton moves the corners by less than this, it is the last one of its level.
-Every run of a solver refines the motion, so more steps are not needed here."""
+"""If a step of Gauss–Newton moves the corners by less than this, it is the last step of its level.
+More steps are not needed here, because every run of a solver refines the motion."""
 PYRAMID = ((8, 8, 0), (4, 8, 17), (2, 6, 17), (1, 2, 17))
-"""For each level, coarse to fine: pooling of the pictures, steps of Gauss–Newton at most, and the
-side of the square whose mean is subtracted from every pixel (0: none). The predicted picture has
-errors of low frequency, while its edges are right."""
+"""Three numbers for each level, from coarse to fine.
+
+First: side of the squares over which the pictures are pooled, pixels. Second: most steps of
+Gauss–Newton. Third: side of the square whose mean is subtracted from every pooled pixel (0: none).
+The mean is subtracted because only the edges of the predicted picture are reliable."""
 MAX_MISFIT_RATIO = 0.98
-"""A motion is refused unless it reduces the misfit to this fraction. On training scenes the
-fraction was at least 0.986 for a picture that lay on the cube already, and at most 0.967 for a
-picture that was 7 pixels off at a corner."""
+"""A motion is refused unless the misfit with it is below this fraction of the misfit without it.
+
+On training scenes the fraction was at least 0.986 if the picture lay on the cube already. It was at
+most 0.967 if a corner of the picture was 7 pixels off."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +53,8 @@ class Placement:
     Attributes:
         system: the camera with the guide, coarsely registered; the camera alone if it was refused.
         is_used: whether the guide is used.
-        misfit: ‖D g − R x‖/‖R x‖, with the moved picture g, the exposure D of each channel that
-            fits best, the response R, and a quick reconstruction x without the guide.
+        misfit: ‖D g − R x‖/‖R x‖. g is the moved picture, D the exposure of each channel that fits
+            best, R the response, and x a quick reconstruction without the guide.
         correlation: correlation of the details of g and R x.
     """
 
@@ -81,9 +86,9 @@ def place_guide(
 
     A quick reconstruction x without the guide predicts the picture, R x. Shift, rotation and scale
     minimise ‖D g − R x‖ by Gauss–Newton, from coarse to fine, with an exposure D for each channel.
-    They are then right to a pixel or two, and every run of a solver refines them; see
-    `cassi.systems.guide.GuidedPrior`. The guide is refused if its details correlate little with
-    the predicted details, as happens with a picture of another scene.
+    The estimates are right to a pixel or two, and every run of a solver refines them; see
+    `cassi.systems.guide.GuidedPrior`. If the details of the picture correlate little with the
+    predicted details, the picture shows another scene, and the guide is refused.
 
     Args:
         y: measurement `(B, K, H', W')`.

@@ -35,7 +35,7 @@ _ISA_WORDS = {
 
 
 def fast_types(device: torch.device | str = "cpu") -> tuple[torch.dtype, ...]:
-    """Return the types, of float32, bfloat16 and float16, that a device convolves fast in.
+    """Return those of float32, bfloat16 and float16 in which a device convolves fast.
 
     float32 is always among them. A GPU is fast in float16 from compute capability 7.0 on, in
     bfloat16 from 8.0 on. An x86 processor needs AVX-512 with instructions for the type. Without
@@ -142,8 +142,8 @@ def _read_instructions() -> Mapping[str, object]:
 @cache
 def _is_faster_in_trial(dtype: torch.dtype) -> bool:
     """Time one convolution, and tell whether it takes less time in a type than in float32."""
-    # The tensors have the layout of an image network. The first of the four runs also prepares
-    # oneDNN's kernel, and other processes disturb the shortest run least.
+    # The tensors have the layout of an image network. The shortest of four runs counts: the first
+    # one also prepares oneDNN's kernel, and other processes may slow any of them.
     float32_image = torch.ones(1, 32, 64, 64).contiguous(memory_format=torch.channels_last)
     float32_kernel = torch.ones(32, 32, 3, 3)
     seconds = []

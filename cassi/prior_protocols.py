@@ -31,10 +31,10 @@ class Keeping(Protocol):
 
 @runtime_checkable
 class Turning(Protocol):
-    """A prior whose memory has the bands of the cube, so that a change of basis must rotate it."""
+    """A prior whose memory has the bands of the cube; if the cube is rotated, so is the memory."""
 
     def turn(self, rotation: Tensor) -> None:
-        """Rotate the memory as the cube x is about to be rotated, to Rᵀx, with R `(B, C, C')`."""
+        """Rotate the bands of the memory by Rᵀ, R `(B, C, C')`; the caller rotates the cube."""
 
 
 @runtime_checkable
@@ -92,7 +92,7 @@ class ComponentPrior(Protocol):
         """Apply the prior to a cube."""
 
     def keep(self, share: float, rank: int = 1) -> None:
-        """Divide the energy limit for dropping components by `share`; start with >= `rank` ones."""
+        """Divide the energy limit for dropping components by `share`; start with `rank` or more."""
 
     def means(self, x: Tensor) -> Tensor:
         """Return the block means of a cube, `(B, C, h, w)`: the basis is computed from them.
@@ -117,7 +117,7 @@ class ComponentPrior(Protocol):
         """Drop components that are 0; return how many remain, or None if all do."""
 
     def turn(self, rotation: Tensor) -> None:
-        """Rotate the memory of the inner prior as the components become Pᵀ c; see `Basis`."""
+        """Rotate the memory of the inner prior by Pᵀ, as the components are; see `Basis`."""
 
     @property
     def memory(self) -> Sequence[Tensor] | None:
@@ -128,7 +128,7 @@ class ComponentPrior(Protocol):
         """Replace the tensors that the inner prior keeps."""
 
     def apply(self, components: Tensor, sigma: float | Tensor) -> Tensor:
-        """Apply the prior to components `(B, R, H, W)`; of the prior only its memory changes."""
+        """Apply the prior to components `(B, R, H, W)`; only the prior's memory changes."""
 
     def count(self, components: Tensor, sigma: float | Tensor) -> None:
         """Count a call of the prior, which returned these components."""

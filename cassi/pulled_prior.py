@@ -13,14 +13,14 @@ from cassi.prior_protocols import ComponentPrior
 
 
 class PulledPrior(ABC):
-    """A wrapper around the prior of one run on spectral components: it pulls the prior's result.
+    """A wrapper around a component prior: it moves the prior's result towards other data.
 
     `cassi.solvers.components` runs it. Attributes that are not defined here are those of the prior.
 
     Args:
-        prior: the prior of the run.
-        energy_ratio: the prior's energy limit for dropping weak components is divided by this
-            number, > 1, because a pull makes weak components reliable.
+        prior: the prior of one run.
+        energy_ratio: number > 1. The prior's energy limit, below which components are dropped, is
+            divided by it: a pull makes weak components reliable.
         min_rank: least number of components at the start.
     """
 
@@ -67,5 +67,5 @@ class PulledPrior(ABC):
         return self.pull(self.prior_result, sigma)
 
     def count(self, result: Tensor, sigma: float | Tensor) -> None:
-        """Let the prior count its call; it gets the components that it returned before the pull."""
+        """Let the prior count its call, with the components that it returned before the pull."""
         self.prior.count(self.prior_result, sigma)

@@ -52,7 +52,7 @@ class Reconstruction:
         x: cube `(B, C, H, W)`, in the unit in which A x = y.
         std: σ of every value, `(B, C, H, W)`. The truth is within ±1.645 σ for 90 % of the values.
         pattern: an example of the method's error in units of σ, `(B, C, H, W)`. Its values are
-            correlated as those of the true error are; `cassi.uncertainty.region` needs that.
+            correlated as the values of the true error are; `cassi.uncertainty.region` needs this.
         sources: for each sample, root mean squares of the parts of σ: `noise`, `model` (of the
             camera), and `unseen`, the part that the camera does not measure.
         warnings: for each sample, how it differs from the scenes and cameras with which σ was
@@ -118,16 +118,16 @@ def reconstruct(
     Args:
         y: measurement `(B, K, H', W')`, `(K, H', W')` or `(H', W')`; a tensor or an array.
         system: the camera, such as `cassi.SDCassi`. Computations are in its precision.
-        method: a name as in `method=`, `model=` or `reconstructors=`: "auto" needs no training and
-            no settings ("video" takes its place, with a warning, if the camera codes a video). Or a
-            file of weights of cassi-train; a mapping such as `{"method": "gap_tv", "overrides":
-            {"solver.iterations": 20}}`; a network; a `Reconstructor` such as a
-            `cassi.solvers.Solver`; any function `(y, system) -> x`.
+        method: a name as in `method=`, `model=` or `reconstructors=`; a file of weights of
+            cassi-train; a mapping such as `{"method": "gap_tv", "overrides": {"solver.iterations":
+            20}}`; a network; a `Reconstructor` such as a `cassi.solvers.Solver`; or any function
+            `(y, system) -> x`. "auto" needs no training and no settings. If the camera codes a
+            video, "video" replaces "auto", with a warning.
         seed: seed of the method's random numbers.
         bad_pixels: an array that is not zero at bad pixels, `(H', W')` or as
             `cassi.systems.Weighted` takes it. Values of y at bad pixels have no influence.
         uncertainty: return a `Reconstruction`, with the σ of every value; up to three times slower.
-        align: move the mask to its position in the measurement, where that is certain; see
+        align: move the mask to its position in the measurement, if that is certain; see
             `cassi.calibration.align`. For `SDCassi` cameras with one mask for all samples.
         guide: for "auto" and "self_supervised": a picture `(G, H, W)` of an ordinary camera, linear
             in light, and the camera's sensitivity to the bands `(G, C)`; or a panchromatic picture

@@ -14,7 +14,8 @@ from torch import Tensor
 SIDE = 16
 """Side of a window, pixels: large enough for the unknowns, small enough for a smooth scene."""
 WINDOWS = 600
-"""Most windows that are fitted. Camera and noise are alike everywhere, so more only take longer."""
+"""Most windows that are fitted. Camera and noise are alike everywhere, so more windows would only
+take longer."""
 # A window needs this fraction of good pixels, and this many pixels more than unknowns. Otherwise
 # its residual is too short to estimate noise from.
 _MIN_GOOD_FRACTION = 0.7
@@ -29,7 +30,7 @@ class Residual:
     """Residuals of a least-squares fit of images to windows.
 
     Attributes:
-        variance: sum of the squared residual over `freedom`, `(P, B)`.
+        variance: sum of the squared residual, divided by `freedom`, `(P, B)`.
         freedom: number of good pixels less unknowns, `(P, B)`; one number if all pixels are good.
         mean: mean of the window's good pixels, `(P, B)`.
     """

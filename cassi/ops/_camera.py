@@ -149,8 +149,8 @@ def gram_solve(r: Tensor, gram: Tensor, rho: float | Tensor = 0.0) -> Tensor:
     """Compute (G + D)⁺ r at every detector pixel, with D = diag(ρ) over its K shots.
 
     If the K×K matrix is singular, its Moore–Penrose inverse is used. For one shot, the solution is
-    then zero at pixels without light. If ρ of a shot is infinite at a pixel, its solution there is
-    zero for any r, and those of the other shots are as if this shot did not exist.
+    then zero at pixels without light. If ρ of a shot is infinite at a pixel, the solution of this
+    shot is zero there for any r. The solutions of the other shots are as if it did not exist.
 
     Args:
         r: measurement-shaped right-hand side `(B, K, H, W')` or `(K, H, W')`.

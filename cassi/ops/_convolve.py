@@ -141,7 +141,8 @@ def _is_faster(image: Tensor, weight: Tensor, *others: Tensor | None) -> bool:
     )
 
 
-# Pure-torch references, the specification of the compiled kernels. Sums run in float32 at least.
+# `convolve_by_torch` runs if the compiled kernel is not used. `_reference` specifies the compiled
+# kernel, and its sums run in float32 at least.
 
 
 def convolve_by_torch(

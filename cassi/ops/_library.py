@@ -11,8 +11,8 @@ Rules of all operators:
     An operator runs in the widest dtype among its tensors, as elementwise arithmetic does. So
     measurements and masks are not rounded to bfloat16 if only the cube of a network is bfloat16.
 *vmap*
-    The mapped dimension is folded into the leading (batch) dimension that every canonical tensor
-    has, so that the kernel runs once.
+    The first dimension of every tensor is the batch. The dimension that vmap maps is merged with
+    it, so that the kernel runs once.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Kernel = Callable[..., Results]
 Mapped = tuple[Results, int | tuple[int, ...]]
 
 NAMESPACE = "cassi"
-# Tensors that one sample can share with all others: their leading dimension is 1 or B.
+# Names of arguments that all samples may share: their leading dimension is 1 or B.
 SHAREABLE = frozenset(
     {"mask", "gram", "rho", "weight", "threshold", "taps", "starts", "rates", "basis"}
 )

@@ -1,7 +1,7 @@
 """The package's operators as compositions of torch operators, for exported graphs.
 
-An exported graph cannot contain operators that change tensors in place, as the references do. The
-functions here change no tensor in place. Some operators of torch itself are replaced too, for ONNX.
+The references change tensors in place. An exported graph cannot contain such changes, so the
+functions here make none. For ONNX some operators of torch itself are replaced too.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ OUR_DECOMPOSITIONS: dict[OpOverload, Kernel] = {
 }
 # This reference changes no tensor in place, so it serves here too.
 OUR_DECOMPOSITIONS[operator("orthogonal_iteration")] = _eigen.reference
-# For ONNX, operators of torch are added that ONNX lacks, or computes less exactly.
+# For ONNX these are added: operators of torch that ONNX lacks, or computes less exactly.
 ONNX_DECOMPOSITIONS: dict[OpOverload, Kernel] = {
     **OUR_DECOMPOSITIONS,
     torch.ops.aten.linalg_qr.default: linalg_qr,

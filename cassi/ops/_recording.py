@@ -98,7 +98,7 @@ def is_wrapped(value: Tensor) -> bool:
 def unwrap(value: Tensor) -> Tensor:
     """Return a tensor without the wrappers of transforms; dimensions that vmap maps reappear.
 
-    A loop whose end depends on the values needs this: it ends for all mapped entries at once.
+    A loop that tests values to end needs this: under vmap the test then reads all mapped entries.
     """
     while is_wrapped(value):
         value = _C._functorch.get_unwrapped(value)
@@ -156,7 +156,9 @@ class Recorder:
         }
         statics = {name: staticmethod(rule) for name, rule in methods.items()}
         function = type(f"{op._opname}_", (Function,), statics)
-        # The base class's `apply` handles one level of transforms; the dispatcher handles the rest.
+        # Under transforms of `torch.func`, `Function.apply` refuses a function without
+        # `setup_context`. The `apply` of its base class handles one level of transforms, and the
+        # dispatcher handles the other levels.
         self._apply = super(Function, function).apply  # type: ignore[misc]
 
     def run(self, keyset: _C.DispatchKeySet, *args: Argument) -> Results:

@@ -16,8 +16,8 @@ The first three functions are the partial derivatives of one trilinear form
 
 with respect to y (`forward`), x (`adjoint`) and m (`mask_adjoint`), so the gradient of each follows
 from the other two. Sums run in float32 at least. Cubes and measurements are returned in the dtype
-of the first argument. Grams and mask gradients are returned in the dtype of the sums, because a
-data step divides by the gram: if it were rounded to bfloat16, the result would lose three digits.
+of the first argument. Grams and mask gradients are returned in the dtype of the sums. A data step
+divides by the gram: if the gram were rounded to bfloat16, the result would lose three digits.
 """
 
 import torch
@@ -173,8 +173,8 @@ def _per_sample_basis(basis: Tensor, value: Tensor, dtype: torch.dtype) -> Tenso
 def gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
     """Compute z = (G + D)⁺ r at every pixel, with D = diag(ρ) and the Moore–Penrose inverse.
 
-    If ρ of a shot is infinite at a pixel, its z there is 0, and those of the other shots are as if
-    this shot did not exist.
+    If ρ of a shot is infinite at a pixel, z of this shot is 0 there, and z of the other shots is as
+    if this shot did not exist.
     """
     dtype = accumulation_dtype(r, gram, rho)
     g, rho = gram.to(dtype), rho.to(dtype)
@@ -190,8 +190,8 @@ def gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
     # - If ρ is the same for all shots of a pixel, it is added to the eigenvalues of G.
     # - If ρ differs between shots, it is added to G. G + D is then scaled from both sides by a
     #   diagonal T with T² = 1/diag(G + D), so that the eigenvalues of all shots are comparable.
-    #   All undamped shots share one scale. Null vectors have entries in these shots only, hence
-    #   T (T (G + D) T)⁺ T is the Moore–Penrose inverse.
+    #   All shots with ρ = 0 share one scale. A null vector of G + D is zero in all other shots, so
+    #   T only multiplies it by a number. Hence T (T (G + D) T)⁺ T is the Moore–Penrose inverse.
     smallest = torch.where(is_left_out, torch.inf, d).amin(-1, keepdim=True)
     is_uniform = ~(~is_left_out & (d > smallest)).any(-1, keepdim=True)
     shift = torch.where(is_uniform & (smallest != torch.inf), smallest, 0)
@@ -226,7 +226,7 @@ def varies_in_row(rho: Tensor) -> bool:
 
 
 def rho_gradient(w: Tensor, z: Tensor, rho: Tensor) -> Tensor:
-    """Return −w·z, `(B, K, H, W')`, or its sum over each row, `(B, 1, H, 1)`, if ρ is constant."""
+    """Return −w·z, `(B, K, H, W')`; if ρ is constant in each row, its row sums, `(B, 1, H, 1)`."""
     product = w * z
     return -product if varies_in_row(rho) else -product.sum((1, 3), keepdim=True)
 

@@ -1,7 +1,7 @@
 """Pure-torch reference of cameras that shift and spread each band; see `cassi.ops._taps`.
 
 Shapes are canonical: cubes (B, C, H, W), masks (1|B, K, 1|C, H, W), measurements (B, K, H, D), taps
-(1|B, C, T), starts (1|B, C), whole numbers, and grams (1|B, T·K, K, H, D). With `codes_spread` the
+(1|B, C, T), starts (1|B, C), whole numbers, and grams (1|B, T·K, K, H, D). If `codes_spread`, the
 mask codes bands after they are spread, and has W + T - 1 columns.
 """
 

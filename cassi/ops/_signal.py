@@ -178,6 +178,7 @@ def _check_volume(volume: Tensor, points: Tensor) -> Tensor:  # (B, F, D, H, W)
 #
 # with respect to g (`convolve1d`), a (`correlate1d` of g and v) and v (`correlate1d` of g and a).
 
+# Most values that `sum_in_order` adds in one piece.
 _CHUNK_SIZE = 4096
 
 

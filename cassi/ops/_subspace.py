@@ -81,8 +81,9 @@ def _fake_adjoint(y: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tensor:
     return y.new_empty((y.shape[0], basis.shape[2], y.shape[2], mask.shape[-1]))
 
 
-# Both operators are derivatives of yᵀ A E a, which is linear in a, E, mask and y. So they have the
-# same gradients of basis and mask.
+# Both operators are derivatives of the form yᵀ A E a: with respect to y, and to a. The form is
+# linear in basis and mask too. So one function computes the gradients of both operators with
+# respect to basis and mask.
 
 
 def _shared_gradients(

@@ -48,7 +48,7 @@ def linear_taps(offsets: Tensor) -> tuple[Tensor, Tensor]:
     A shift o = s + f with s = ⌊o⌋ puts 1 − f of a pixel at s and f at s + 1.
 
     Args:
-        offsets: pixels, `(C,)` or `(B, C)`, floating; the taps have a gradient with respect to it.
+        offsets: pixels, `(C,)` or `(B, C)`, floating; the taps have gradients with respect to them.
 
     Returns:
         Taps `(…, C, 2)` and starts `(…, C)`, int64.

@@ -21,7 +21,7 @@ _SHAPES = {"x": "(B, C, H, W)", "y": "(B, K, H', W')"}
 
 @runtime_checkable
 class _HasMeasurementShape(Protocol):
-    """The attributes of `System` that checks read. The module of `System` imports this module."""
+    """The attributes of `System` that checks read; importing `System` here would be circular."""
 
     base_camera: nn.Module
     measurement_shape: tuple[int, int, int]
@@ -173,7 +173,7 @@ def as_shifts(offsets: Sequence[float] | Tensor, bands: int) -> Tensor:  # (C,)
 
 
 def count_detector_pixels(shifts: Tensor, width: int, detector: int | None) -> int:
-    """Return the detector's pixels along the dispersion: `detector`, or as many as bands need."""
+    """Return the detector's length along the dispersion: `detector`; if None, what bands need."""
     if detector is not None:
         return whole_number("detector", detector, 1)
     smallest = shifts.min().item()

@@ -32,10 +32,10 @@ class System(nn.Module, ABC):
         last_solve: report of the last solve by conjugate gradients; None before the first. It has
             no influence on any result.
         axis: axis of the dispersion, -1 along columns, -2 along rows.
-        part_axis: axis along which a cube may be cut, -2 or -1, because the camera mixes nothing
-            along it; None if there is no such axis.
-        unit: unit of the camera's cubes, a `cassi.calibration.response.Unit`; None where the
-            camera's file has no response. Operators ignore the unit.
+        part_axis: axis along which a cube may be cut, -2 or -1: the camera mixes no pixels along
+            it. None if there is no such axis.
+        unit: unit of the camera's cubes, a `cassi.calibration.response.Unit`; None if the camera's
+            file has no response. Operators ignore the unit.
         is_broadband: whether the measurements are a sensor's frames in broadband light. Estimation
             of the camera depends on this; operators ignore it.
         is_guided: whether the camera has a guide's picture of the scene; see `around_prior`.
@@ -66,7 +66,7 @@ class System(nn.Module, ABC):
 
     @property
     def good_pixels(self) -> Tensor | None:
-        """Bool, `(1|B, K, H', W')`, True at good detector pixels; None where all are good."""
+        """Bool, `(1|B, K, H', W')`, True at good detector pixels; None if all are good."""
         return None
 
     @property
@@ -106,14 +106,15 @@ class System(nn.Module, ABC):
     def begin(self) -> System:
         """Return the camera for one run of a solver.
 
-        With conjugate gradients it is a `WarmStart`, which starts every data step at the result of
-        the last one. With a closed form it is the camera itself, or a copy with a fixed gram.
+        If `gram_solve` runs conjugate gradients, the result is a `WarmStart`: each solve starts
+        from the result of the last one. If it has a closed form, the result is the camera itself,
+        or a copy with a fixed gram.
         """
         return self if self.is_closed else WarmStart(self)
 
     @property
     def is_closed(self) -> bool:
-        """Whether `gram_solve` has a closed form, which reads no value on the host."""
+        """Whether `gram_solve` has a closed form. Such a solve reads no value on the host."""
         return type(self).gram_solve is not System.gram_solve
 
     def part(self, start: int, stop: int) -> System:
@@ -149,7 +150,7 @@ class System(nn.Module, ABC):
 
         Returns:
             The measurement, the camera without the guide, and the guide's picture and response.
-            The pair of picture and response is None where there is no guide.
+            The pair of picture and response is None if there is no guide.
         """
         return y, self, None
 
@@ -158,7 +159,7 @@ class System(nn.Module, ABC):
         return y
 
     def around_prior(self, prior: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Return the prior for a run; with a guide, a prior that pulls towards the picture."""
+        """Return the prior for a run; if there is a guide, one that pulls towards its picture."""
         return prior
 
     def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
@@ -292,7 +293,7 @@ class SystemWrapper(System):
 
     @property
     def good_pixels(self) -> Tensor | None:
-        """Good pixels of the wrapped camera; None where all are good."""
+        """Good pixels of the wrapped camera; None if all are good."""
         return self.system.good_pixels
 
     @property
@@ -586,7 +587,8 @@ def _as_pixel_map(
 class _ZeroedMeasurements(Weighted):
     """A weighted camera for one run of a solver, whose measurements are zero at bad pixels.
 
-    So measurements are not masked again. ρ seldom changes within a run, so the damping map is kept.
+    So no method masks a measurement again. The damping map is kept, because ρ seldom changes within
+    a run.
     """
 
     def __init__(self, camera: Weighted) -> None:

@@ -49,7 +49,7 @@ def make_point_kernels(
         gauss = _make_gaussians(name, spread, bands)[None]
         return gauss, gauss
     kernels = band_kernels(name, spread, bands)
-    # Singular values below rounding are zero: each would cost two more convolutions.
+    # Singular values below the rounding error count as zero: each would cost two more convolutions.
     u, s, v = torch.linalg.svd(kernels, full_matrices=False)
     limit = torch.finfo(s.dtype).eps * max(kernels.shape[-2:]) * s.amax()
     rank = max(int((s > limit).sum(1).amax()), 1)
@@ -89,8 +89,8 @@ def line_kernels(spread: Array, bands: int) -> Tensor:
 def convolve(image: Tensor, kernel: Tensor, axis: int, keep_tails: bool = False) -> Tensor:
     """Convolve images with centred kernels along one axis, with zeros beside the image.
 
-    Images are `(B, K, C, H, W)`, kernels `(1|C, n)`, or `(R, 1|C, n)` where K is 1 or R. With
-    `keep_tails` the result has n − 1 more pixels along the axis: light that leaves the image.
+    Images are `(B, K, C, H, W)`, kernels `(1|C, n)`, or `(R, 1|C, n)` if K is 1 or R. If
+    `keep_tails`, the result has n − 1 more pixels along the axis, for light that leaves the image.
     """
     along_columns = image if axis == -1 else image.mT
     convolution = ops.convolve1d(along_columns, kernel[..., None, :])

@@ -15,8 +15,8 @@ from cassi.systems.base import System
 class CodedSystem(System):
     """A camera that codes the scene by a mask and moves its bands along an axis.
 
-    Some tensors, such as a gram, are derived from others. These others, the sources, are mask,
-    offsets or kernels. When a source has changed, the derived tensors are computed again; see
+    The camera keeps tensors that it derives from its sources: mask, offsets or kernels. An example
+    is the gram. If a source has changed, the derived tensors are computed again; see
     `_refresh_if_changed`.
 
     Attributes:
@@ -70,9 +70,9 @@ class CodedSystem(System):
     def begin(self) -> System:
         """Return the camera for one run of a solver.
 
-        With a closed form the result is a copy, which keeps the derived tensors and no longer
-        compares the sources. Under transforms, with gradients and in a compiled graph the result is
-        the camera itself. Without a closed form it is a `WarmStart`.
+        If `gram_solve` has no closed form, the result is a `WarmStart`. If it has one, the result
+        is a copy that keeps the derived tensors and no longer compares the sources. Under
+        transforms, with gradients and in a compiled graph the result is the camera itself.
         """
         sources = self._list_sources()
         if torch.compiler.is_compiling() or is_transformed() or is_tracked(*sources):
@@ -150,7 +150,8 @@ class CodedSystem(System):
         """Compute the derived tensors again if a source was changed in place, or replaced.
 
         In a compiled graph and in a recorded CUDA graph no value can be read, so nothing is
-        compared. Operators read the mask itself there; dispersion, kernels and maps are constants.
+        compared. A changed mask has effect there, because operators read the mask itself. Changed
+        offsets, kernels or maps have none.
         """
         sources = [value for value in self._list_sources() if value is not None]
         if self._is_fixed or torch.compiler.is_compiling():

@@ -37,7 +37,7 @@ class ConjugateGradients:
     """Solve (AAᵀ + D) z = r, D = diag(ρ), by conjugate gradients, each sample separately.
 
     The method is the variant named conjugate residuals. It applies AAᵀ once per iteration, like
-    common conjugate gradients, but its residual never rises. With ρ = 0 it equals conjugate
+    common conjugate gradients, but its residual never rises. If ρ = 0, it equals conjugate
     gradients on the normal equations of min_x ‖Ax − r‖, with x = Aᵀz. So it also converges for a
     singular AAᵀ, and for an r outside the range of A: noise on pixels without light, or more shots
     than bands. The limit is the least-squares solution z = (AAᵀ)⁺r. If AAᵀ is nearly singular, a
@@ -94,8 +94,8 @@ class ConjugateGradients:
             rho: ρ >= 0, `(1|B,)` or `(1|B, 1|K, 1|H', 1|W')`.
             start: first z, shaped like r; zero if None. The tolerance stays relative to r.
             precondition: applies a symmetric M⁻¹ ≈ (AAᵀ + D)⁻¹, zero where ρ is infinite. It is
-                called without gradients. With a preconditioner √(rᵀM⁻¹r) is the norm of the
-                residual that never rises and that a least-squares solution minimises.
+                called without gradients. If it is given, the residual is measured by √(rᵀM⁻¹r):
+                this norm never rises, and a least-squares solution minimises it.
             tensors: the tensors of A that need derivatives.
             solve_again: `solve_again(g, ρ, *tensors)` solves with right-hand side g and with these
                 tensors in A. Nested transforms of `torch.func` need `tensors` and `solve_again` if

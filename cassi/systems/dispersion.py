@@ -75,8 +75,8 @@ def deviation_from_prism(
     """Return the wavelength errors of evenly spaced bands if the disperser is a prism, nm.
 
     Behind a prism, positions of wavelengths are about linear in the index of its glass, here N-BK7.
-    The outermost bands are assumed to be right. If wavelengths or offsets are not evenly spaced,
-    the user has entered a curve already.
+    The outermost bands are assumed to be right. Uneven wavelengths or offsets give None: they show
+    that the user has entered a curve already.
 
     Args:
         offsets: offsets of the bands, pixels.
@@ -129,7 +129,7 @@ class Dispersion(ABC):
     def offsets(self, wavelengths: Sequence[float]) -> tuple[float, ...]:
         """Return the offset of each band, pixels; the smallest is 0 unless `absolute`.
 
-        A warning says if positions both rise and fall, because bands then overlap.
+        If positions both rise and fall, bands overlap, and a warning says so.
 
         Args:
             wavelengths: nm, one per band, increasing.
@@ -173,7 +173,7 @@ class Linear(Dispersion):
 
     Attributes:
         step: pixels per band, may be fractional; the sign is the direction.
-        absolute: keep the positions as they are.
+        absolute: whether the positions are the offsets; else the smallest is moved to 0.
 
     >>> Linear(-1.5).offsets([450, 500, 600])
     (3.0, 1.5, 0.0)
@@ -194,7 +194,7 @@ class Polynomial(Dispersion):
     Attributes:
         coefficients: a_0, a_1, …, pixels per nm^k.
         reference: λ₀ in nm.
-        absolute: keep the positions as they are.
+        absolute: whether the positions are the offsets; else the smallest is moved to 0.
 
     Raises:
         ValueError: no coefficient, or one that is not finite.
@@ -229,7 +229,7 @@ class Curve(Dispersion):
     Attributes:
         points: (wavelength in nm, position in pixels) pairs, wavelengths increasing.
         file: a CSV file of such pairs instead, two columns; the first line may hold names.
-        absolute: keep the positions as they are.
+        absolute: whether the positions are the offsets; else the smallest is moved to 0.
 
     Raises:
         OSError: no such file.
@@ -324,7 +324,7 @@ class Prism(Dispersion):
             deviation at the reference for one prism. For several prisms it takes a ray along the
             axis of symmetry, at half the sum of the apex angles.
         flip: reverse the sign of the positions.
-        absolute: keep the positions as they are.
+        absolute: whether the positions are the offsets; else the smallest is moved to 0.
 
     Raises:
         ValueError: an unknown glass, angles with total reflection, or lengths that are not

@@ -25,8 +25,8 @@ from cassi.systems.sd_cassi import SDCassi
 
 # Grids with a pitch of at most this, pixels, count as grids of one pixel: their bands are
 # interpolated linearly. Bands of a larger pitch are triangles as wide as the pitch. A pitch of one
-# pixel is adjusted until it divides the distance of the outermost bands. If that is 5 pixels or
-# more, the adjusted pitch is below this limit.
+# pixel is adjusted until it divides the distance of the outermost bands. If this distance is 5
+# pixels or more, the adjusted pitch is below this limit.
 _MAX_UNIT_PITCH = 1.1
 
 

@@ -126,7 +126,7 @@ class Taps(NamedTuple):
     back_weight: Tensor
     """Weights of `back_source`."""
     back_start: Tensor
-    """`(C, H·W + 1)`, int32: where the entries of each scene pixel start in those of its band."""
+    """`(C, H·W + 1)`, int32: first entry of each scene pixel, counted within its band."""
     parts: tuple[int, ...]
     """Number of entries of `back_source` for every band."""
 

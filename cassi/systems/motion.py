@@ -99,11 +99,11 @@ class Movable(nn.Module):
         return samples.masked_fill_(~is_inside, torch.nan)
 
     def fill_details(self, motion: Tensor, prediction: Tensor) -> Tensor:
-        """Return p + V (D g − W p): the moved picture, with details of p that g cannot show.
+        """Return p + V (D g − W p): the moved picture g, with the finest details of p.
 
-        W moves the prediction p to the pixels of the picture g, and V moves pictures back. Both
-        sample as `forward` does, and give NaN outside. D holds the exposures that fit best. See
-        `cassi.systems.guide.GuidedPrior`.
+        W samples the prediction p on the pixels of g. V samples the difference on the pixels of the
+        cube. Both sample as `forward` does, and give NaN outside. D holds the exposures that fit
+        best. See `cassi.systems.guide.GuidedPrior`.
         """
         if not bool(motion.any()):
             return self.picture
@@ -164,15 +164,17 @@ def fit_exposure(g: Tensor, prediction: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def misfit(g: Tensor, prediction: Tensor) -> float:
-    """Return ‖D g − p‖/‖p‖ of a moved picture, over the pixels where it is not NaN."""
+    """Return ‖D g − p‖/‖p‖ of a moved picture g; D g − p counts as 0 where g is NaN."""
     return float(fit_exposure(g, prediction)[0].norm() / prediction.norm())
 
 
 def step_towards(picture: Tensor, prediction: Tensor) -> Tensor:
-    """Return one step of Gauss–Newton for min ‖Σ_g (D g − p)‖, to be subtracted from the motion.
+    """Return the Gauss–Newton step of a picture's motion; the caller subtracts it.
 
-    Both pictures are `(B, G, H, W)`. The moved picture is NaN where it does not show the scene. The
-    step is `(4,)`: down, right, angle and logarithm of the scale, float64, on the CPU.
+    The step reduces the norm of D g − p, summed over channels. g is the moved picture, p the
+    prediction, both `(B, G, H, W)`, and D the exposures that fit best. g is NaN where it does not
+    show the scene. The step is `(4,)`: down, right, angle and logarithm of the scale, float64, on
+    the CPU.
     """
     height, width = prediction.shape[2:]
     residual, exposure = fit_exposure(picture, prediction)

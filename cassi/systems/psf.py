@@ -32,8 +32,7 @@ class TurningPsf:
 
     Attributes:
         length: length of a blade, pixels.
-        blades: number n of blades. From the first band to the end of the last band they turn by
-            360°/n.
+        blades: number n of blades. From each of C bands to the next they turn by 360°/(n·C).
         width: standard deviation across a blade, pixels.
 
     Raises:

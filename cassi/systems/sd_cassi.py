@@ -183,7 +183,8 @@ class SDCassi(CodedSystem):
         """Return a camera with some arguments changed; `is_broadband` and `unit` stay.
 
         Args:
-            changes: arguments of the camera by name. With a step the detector follows the mask.
+            changes: arguments of the camera by name. If the camera has a step, the detector's
+                length follows from the mask.
         """
         arguments: dict[str, Any] = {"mask": self.mask, "bands": self.bands, "axis": self.axis}
         arguments |= {"band_width": self.band_width, "measured_mask": self.measured_mask}
@@ -314,8 +315,8 @@ class SDCassi(CodedSystem):
 
     def _get_spread(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return mask or codes, taps and starts, as `cassi.ops.forward_taps` takes them."""
-        # Stored tensors carry no gradient, so they are computed anew where a gradient passes
-        # through them: with respect to the shifts, and for codes with respect to the mask.
+        # Stored tensors carry no gradient. So they are computed anew if a gradient passes through
+        # them: to the shifts, or from codes to the mask.
         is_transient = is_tracked(self.shifts)
         if self._codes_after_spread:
             is_transient |= is_tracked(self.mask) or is_wrapped(self.mask)
@@ -336,7 +337,7 @@ class SDCassi(CodedSystem):
         return self.turn(self.mask), taps.to(dtype), starts
 
     def _get_gram(self) -> Tensor:
-        """Return the gram of the present mask, with a gradient where the mask has one.
+        """Return the gram of the present mask, with a gradient if the mask has one.
 
         If bands move by whole pixels, computing the gram takes a tenth of a data step, and the gram
         is kept for one run only; see `begin`. Otherwise it takes twenty times as long as the solve,

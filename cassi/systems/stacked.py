@@ -25,8 +25,8 @@ class Stacked(System):
 
         argmin_x ½ Σ_i w_i ‖A_i x − y_i‖² + ρ/2 ‖x − v‖²
 
-    AAᵀ couples the detectors. So it is inverted by conjugate gradients, preconditioned by the
-    inverses of all A_i A_iᵀ + ρ/w_i I where these have closed forms.
+    AAᵀ couples the detectors, so it is inverted by conjugate gradients. If every system solves in
+    closed form, the preconditioner applies the inverse of each A_i A_iᵀ + ρ/w_i I.
 
     Args:
         systems: at least one, all with the same cube shape. A `Guide` without a size takes

@@ -40,9 +40,9 @@ class TiltedCassi(CoupledCassi):
     Fractions are interpolated linearly in both directions. Light beside the detector is lost. The
     camera equals a `WarpedCassi` with a constant displacement per band, and is faster.
 
-    AAᵀ couples neighbouring lines. `gram_solve`, `pinv` and `data_step` use conjugate gradients,
-    preconditioned by the part of AAᵀ within each line, which `band_solve` inverts. Bands that move
-    across by a tenth of a pixel take two or three iterations.
+    AAᵀ couples neighbouring lines. So `gram_solve`, `pinv` and `data_step` use conjugate gradients.
+    The preconditioner solves each line by itself, with `band_solve`. If bands move across by 0.1
+    pixel, two or three iterations are enough.
 
     Args:
         mask: transmission in [0, 1], as for `SDCassi`.
@@ -108,7 +108,8 @@ class TiltedCassi(CoupledCassi):
         if is_wrapped(mask):
             # If vmap maps the mask, x must be a mapped tensor too before it is changed in place.
             x = x + mask.new_zeros(()).to(x.dtype)
-        # Autograd sums the gradients of `forward` in this order, so the bits are the same.
+        # Autograd adds the gradients of `forward` in reversed order. The same order here gives
+        # `adjoint` the same bits.
         for part in reversed(self._get_parts()):
             image, band_mask = shift_lines(y, -part.down), _select_bands(mask, part.bands)
             x[:, part.bands] += ops.adjoint_taps(image, band_mask, part.taps, part.starts)
@@ -174,7 +175,7 @@ def line_parts(
         dtype: dtype of the taps.
         shift: computes the taps along the dispersion.
     """
-    # One operator measures all bands that share a line; that replaces one call per band.
+    # All bands of one line are measured in one call, instead of one call per band.
     taps, starts = shift(offsets)
     fractions, first_lines = ops.linear_taps(shifts_across)
     parts = []
