@@ -58,7 +58,7 @@ def build(node: Any, *args: Any, **kwargs: Any) -> Any:
     Args:
         node: dict with ``_target_`` and the arguments of the target.
         args: further positional arguments.
-        kwargs: further named arguments, which win over the node's.
+        kwargs: further named arguments; they replace those of the node.
 
     Returns:
         The object.
@@ -97,7 +97,7 @@ def _describe_texts(node: Node, error: Any) -> str:
 def check_node(node: Any, name: str = "", *, complete: bool = False) -> None:
     """Check the targets of a node and of the nodes inside it, and the names of their arguments.
 
-    With `complete`, values that are missing (`???`) are refused.
+    If `complete`, a missing value (`???`) is refused too.
 
     Raises:
         ValueError: a target is not allowed or does not exist, it has no such argument, or a value

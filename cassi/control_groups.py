@@ -37,7 +37,7 @@ def read_limits(
 
 
 def read_text(path: Path) -> str:
-    """Read a small file of the system; "" where it cannot be read."""
+    """Read a small file of the system; return "" if it cannot be read."""
     try:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:

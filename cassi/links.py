@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 _guarded_folders: set[str] = set()
-# Audit events of calls that follow a link even if it is the last part of the path. The other calls
-# follow only links among the parent folders.
+# Audit events of calls that follow a link even if the link is the last part of the path. The other
+# calls follow only links among the parent folders.
 _EVENTS_AT_LINK_TARGET = frozenset({"open", "os.truncate", "os.chmod", "os.chown", "os.utime"})
 _EVENTS = _EVENTS_AT_LINK_TARGET | {
     "os.mkdir",

@@ -266,8 +266,8 @@ def _run_with_uncertainty(snapshot: Snapshot, method: Reconstructor, seed: int) 
         Statistics(lambda sample=sample: [(sample.y, system)])  # type: ignore[misc]
         for sample in samples
     ]
-    # If there is one sample, its run shares its statistics with the error bars, which then need not
-    # compute them again.
+    # If there is one sample, its run and its error bars share their statistics, which are then
+    # computed once.
     options: Options = {"statistics": statistics[0]} if len(samples) == 1 else {}
     solution = method.run(y, system, **options).checked()
     results = []

@@ -50,8 +50,8 @@ def find_share(setting: str | None, environment: Mapping[str, str] = os.environ)
         environment: environment variables.
 
     Raises:
-        ValueError: the setting is no share; or numbers are missing in the job array, so that nobody
-            would do their jobs.
+        ValueError: the setting is no share; or numbers are missing in the job array, and nobody
+            would do the jobs of these numbers.
     """
     if setting is not None:
         match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", setting)

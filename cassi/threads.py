@@ -1,7 +1,7 @@
 """Set how torch's threads wait for each other, before torch is loaded, and count free cores.
 
 The GNU OpenMP library lets an idle thread spin in a loop for milliseconds. The spinning thread
-occupies a core. If other processes need the cores too, the threads that it waits for cannot run
+occupies a core. If other processes need the cores too, the threads for which it waits cannot run
 meanwhile, and the default method takes several times as long. With a short spin the default method
 takes a tenth longer on an idle machine.
 """

@@ -72,8 +72,8 @@ def as_physics(system: System, **options: Any) -> deepinv.CameraPhysics:
 
         prox_l2(z, y, γ)  =  argmin_x γ/2 ‖Ax − y‖² + ½ ‖x − z‖²  =  data_step(z, y, ρ = 1/γ)
 
-    A camera with a closed form gives the exact solution, where deepinv's own operators run
-    conjugate gradients. All methods are differentiable.
+    A camera with a closed form gives the exact solution; deepinv's own operators run conjugate
+    gradients. All methods are differentiable.
 
     Args:
         system: the camera; it becomes a submodule, so that `.to(device)` moves it.

@@ -4,8 +4,8 @@ Band c of the cube is multiplied by the mask, moved by o(c) pixels and summed on
 
     y[k, h, w'] = Σ_c m[k, c, h, w' - o(c)] · x[c, h, w' - o(c)],
 
-with o(c) = c·step for step >= 0 and o(c) = (C-1-c)·|step| for step < 0, so that the detector always
-has W' = W + (C-1)|step| columns. There is no hidden scale (no 1/C, no 2/C).
+with o(c) = c·step for step >= 0 and o(c) = (C-1-c)·|step| for step < 0. So the detector always has
+W' = W + (C-1)|step| columns. There is no hidden scale (no 1/C, no 2/C).
 
 Shapes: cube `(B, C, H, W)`, measurement `(B, K, H, W')`; both may lack the batch dimension. Mask
 `(H, W)`, `(C, H, W)` or `(K, 1|C, H, W)` for K shots, or `(B, K, 1|C, H, W)` for a mask per sample.

@@ -18,7 +18,7 @@ def shrink_groups(image: Tensor, groups: Tensor, threshold: Tensor, patch: int) 
     The patches of a group are the rows of a matrix. After their mean is subtracted, its singular
     values s become
 
-        ŝ = s (1 + √(1 − t²/s²))/2  where s > t, else 0
+        ŝ = s (1 + √(1 − t²/s²))/2  if s > t, else 0
 
     A pixel that several patches cover gets the sum of their values. If a gradient is recorded, the
     pure-torch reference runs in place of the compiled kernel. Results have the same bits for every
@@ -75,7 +75,7 @@ def shrink_groups(image: Tensor, groups: Tensor, threshold: Tensor, patch: int) 
 
 # Pure-torch references, the specification of the compiled kernels. Sums run in float32 at least.
 
-# Most values in the groups that are in memory at the same time.
+# Groups are computed in chunks. A chunk has at most this many values.
 _MAX_CHUNK_NUMBERS = 1 << 22
 
 

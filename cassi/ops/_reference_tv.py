@@ -5,8 +5,8 @@ The dual (p, q) has one value per vertical and horizontal edge of every band, an
     u = x + div(p, q),   |(p, q)| ≤ weight
 
 at each pixel. BAND takes the norm |·| of the two values of each band. FROBENIUS takes the Frobenius
-norm of the 2×C matrix of all bands, and NUCLEAR the spectral norm of this matrix, which is dual to
-the nuclear norm. One iteration is a projected gradient step of length 1/8, the inverse of the
+norm of the 2×C matrix of all bands. NUCLEAR takes the spectral norm of this matrix: it is the dual
+of the nuclear norm. One iteration is a projected gradient step of length 1/8, the inverse of the
 Lipschitz constant of the dual gradient in two dimensions.
 
 Canonical shapes: cube `(B, C, H, W)`, weight `(1|B,)`, dual `(B, 2, C, H, W)` in the dtype of the

@@ -12,9 +12,9 @@ It then has W + T − 1 columns, one for each detector column that a band falls 
     y[k, h, w'] = Σ_c m[k, c, h, w' − s(c)] · Σ_t a[c, t] x[c, h, w' − s(c) − t]
 
 Let Q(x, m, a, y) = Σ a[c,t] · m·x · (y shifted back by s(c) + t). The operators `forward_taps`,
-`adjoint_taps` and `mask_adjoint_taps` are the derivatives of Q with respect to y, x and m. Adjoints
-compute the derivative with respect to a. So gradients of any order are composed of these three
-operators.
+`adjoint_taps` and `mask_adjoint_taps` are the derivatives of Q with respect to y, x and m. The
+derivative with respect to a is computed by `adjoint_taps` with a single tap. So gradients of any
+order are composed of these three operators.
 """
 
 import math

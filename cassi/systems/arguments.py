@@ -121,7 +121,7 @@ def as_mask(mask: Array) -> Tensor:  # ([B,] K, 1|C, H, W)
 
 
 def as_step(step: float) -> int | float:
-    """Return a step in pixels per band, as an integer where it is whole."""
+    """Return a step in pixels per band, as an integer if it is whole."""
     if isinstance(step, bool) or not isinstance(step, Real) or not math.isfinite(step):
         raise TypeError(f"step: expected a number of pixels per band, got {step!r}")
     number = float(step)

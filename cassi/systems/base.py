@@ -412,7 +412,7 @@ class WarmStart(DelegatingWrapper):
         return self.system.pinv(y)
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖², from where the last data step ended."""
+        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖²; the solve starts from the last solution."""
         return System.data_step(self, v, y, rho)
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
@@ -533,8 +533,8 @@ class Weighted(DelegatingWrapper):
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
         """Simulate the measurement of the cube E a, as the camera does, zero at bad pixels."""
         image = self.system.forward_subspace(components, basis)
-        # A camera's output is finite, so a product can replace torch.where. It takes a tenth of
-        # the time.
+        # A camera's output is finite, so a product can replace torch.where. The product takes a
+        # tenth of the time.
         return image * self._good_weight.to(image.dtype)
 
     def residual_subspace(self, y: Tensor, components: Tensor, basis: Tensor) -> Tensor:

@@ -138,8 +138,8 @@ class ConjugateGradients:
     ) -> Tensor:
         # `correct` returns z + S(r − (AAᵀ + D)z). Its value is z, and its derivative is that of the
         # exact solution: autograd records the bracket, and S is applied to gradients alone. One
-        # correction gives first derivatives. A second correction, which is a Newton step on the
-        # first, gives second derivatives.
+        # correction gives first derivatives. A second one, a Newton step on the first, gives second
+        # derivatives.
         q = gram(z) + weight * z
         if not is_tracked(q):
             # A has no derivative here, so only r is corrected. z is linear in r, so one correction
@@ -170,9 +170,9 @@ class ConjugateGradients:
         residual_norm = _inner_product(r, r).sqrt()
         curvature = _inner_product(s, image)
         max_ratio = torch.zeros_like(norm)
-        # Where AAᵀ is singular, the part of r in its null space stays in r, and every iteration
-        # adds a multiple of this part to p and z. At the end the multiple is subtracted from a
-        # least-squares solution, which gives the minimum-norm one (Liu, Milzarek, Roosta, 2023).
+        # If AAᵀ is singular, the part of r in its null space stays in r, and every iteration adds a
+        # multiple of this part to p and z. At the end the multiple in z is subtracted. This turns
+        # a least-squares solution into the minimum-norm one (Liu, Milzarek, Roosta, 2023).
         null_factor_p, null_factor_z = torch.ones_like(norm), torch.zeros_like(norm)
         iterations = torch.zeros_like(norm, dtype=torch.int64)
         is_solved = residual_norm <= tolerance * norm
@@ -267,7 +267,7 @@ class _Correct(torch.autograd.Function):
 
 
 class _Branch(torch.autograd.Function):
-    """Return two copies of z: one is corrected, the residual is computed from the other.
+    """Return two copies of z: the first is corrected, the second gives the residual.
 
     A gradient that reaches the first copy reaches the second copy with the opposite sign. If no
     other gradient arrives, their sum is zero up to the error of the solve. Such a sum is dropped,

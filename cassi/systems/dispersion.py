@@ -163,7 +163,7 @@ class _HasOffsets(Protocol):
 
 
 def offsets_of(system: object) -> tuple[float, ...]:
-    """Return the offset of each band of a camera, pixels; () where it has none."""
+    """Return the offset of each band of a camera, pixels; () if it has none."""
     return system.offsets if isinstance(system, _HasOffsets) else ()
 
 

@@ -77,14 +77,14 @@ class SpectralGrid:
         return abs(self.offsets[-1] - self.offsets[0]) / (len(self.offsets) - 1)
 
     def coarser(self, max_bands: int) -> SpectralGrid:
-        """Return a grid over the same light with at most `max_bands` bands; itself if it fits."""
+        """Return a grid of the same range with at most `max_bands` bands; itself if it has them."""
         if len(self.offsets) <= max_bands:
             return self
         margin = abs(self.offsets[0] - self.band_offsets[0])
         span = abs(self.band_offsets[-1] - self.band_offsets[0])
         pitch = (span + 2 * margin) / (max_bands - 1)
         grid = SpectralGrid.from_bands(self.band_offsets, pitch, margin)
-        # Pitch and margin are rounded to whole numbers of bands, which can give some bands more.
+        # Pitch and margin are rounded to whole numbers of bands. So a grid may have too many bands.
         while len(grid.offsets) > max_bands:
             pitch *= 1.02
             grid = SpectralGrid.from_bands(self.band_offsets, pitch, margin)

@@ -344,7 +344,7 @@ def draw_blue_noise(height: int, width: int, density: float, seed: int) -> np.nd
 
     kernel_table = _make_periodic_gaussian(height, width)
     density_map = np.fft.ifft2(np.fft.fft2(ones) * np.fft.fft2(kernel_table[:height, :width])).real
-    # A constant is added at all ones, which raises them above all zeros. So one array serves both
+    # A constant is added at all ones. It raises them above all zeros, so one array serves both
     # searches: its largest value is the tightest cluster of ones, its smallest the largest void.
     lift = 2 * kernel_table[:height, :width].sum()
     density_map += lift * ones

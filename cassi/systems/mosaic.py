@@ -21,11 +21,12 @@ class MosaicCassi(SDCassi):
 
     g is the number of the filter on a detector pixel. A tile of filters repeats over the detector.
     With a step and "RGGB" the camera is a single disperser with a Bayer sensor. With step 0 and a
-    mask of ones it is a snapshot mosaic (MSFA). Every band moves by whole pixels, so filters can be
-    multiplied into the mask of their band: the camera is an `SDCassi` with a `mask` `(K, C, H, W)`.
+    mask of ones the camera is a snapshot mosaic (MSFA). Every band moves by whole pixels, so the
+    filters can be multiplied into the mask of each band. So the camera is an `SDCassi` with a
+    `mask` `(K, C, H, W)`.
 
     Args:
-        mask: transmission in [0, 1], as for `SDCassi`; ones where there is no mask.
+        mask: transmission in [0, 1], as for `SDCassi`; ones if the camera has no mask.
         bands: number of bands C.
         step: dispersion, whole pixels per band; 0 for none.
         axis: -1 disperses along columns, -2 along rows.

@@ -17,7 +17,7 @@ from cassi.systems.conjugate import Apply
 # then is AAᵀ nearly a convolution, which the preconditioner inverts in the Fourier domain.
 _MIN_OPEN_TRANSMISSION = 0.5
 
-# The preconditioner's denominator is at least this fraction of its largest value. With ρ = 0 the
+# The preconditioner's denominator is at least this fraction of its largest value. If ρ = 0, the
 # denominator is zero at frequencies that no kernel passes. A larger fraction makes the
 # preconditioner less exact, a smaller one amplifies rounding errors at these frequencies.
 _MIN_DENOMINATOR_FRACTION = 1e-4
@@ -212,8 +212,8 @@ class PsfCassi(BlurredCassi):
 class _FourierBlur(torch.autograd.Function):
     """Convolve `(B, C, H, W)` with a kernel per band, or apply the transpose (`is_transposed`).
 
-    With `sum_bands` the convolution also sums over bands, to `(B, 1, H, W)`. The gradient of the
-    convolution is the transpose, and vice versa, with the same bits.
+    If `sum_bands`, the convolution also sums over bands, to `(B, 1, H, W)`. The gradient of the
+    convolution has the same bits as the transpose, and vice versa.
     """
 
     generate_vmap_rule = True

@@ -84,7 +84,7 @@ class SDCassi(CodedSystem):
 
     Attributes:
         offsets: o(c), a tuple of numbers, pixels.
-        shifts: o(c) as a tensor, float64; None where the camera has a step.
+        shifts: o(c) as a tensor, float64; None if the camera has a step.
         step: pixels per band; with offsets their mean distance, rounded.
 
     Raises:

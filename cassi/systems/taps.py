@@ -27,7 +27,7 @@ def make_band_taps(offsets: Tensor, band_width: float = 1.0) -> tuple[Tensor, Te
 
         a[c, t] ∝ (1 − |s(c) + t − o(c)|/b)⁺
 
-    With b = 1 the taps are those of linear interpolation.
+    If b = 1, the taps are those of linear interpolation.
 
     Args:
         offsets: o, `(C,)`, pixels, float64; the taps have a gradient with respect to them.
@@ -45,8 +45,8 @@ def make_band_taps(offsets: Tensor, band_width: float = 1.0) -> tuple[Tensor, Te
     distances = (pixels - (offsets - first_pixels)[..., None]).abs()
     taps = (1 - distances / band_width).clamp_min(0)
     taps = taps / taps.sum(-1, keepdim=True)
-    # Taps that are zero for all bands only cost time. With a gradient they stay, because a change
-    # of the offsets makes them nonzero.
+    # Taps that are zero for all bands only cost time. If the offsets need a gradient, these taps
+    # stay, because a change of the offsets makes them nonzero.
     if not offsets.requires_grad:
         nonzero = (taps > 0).any(0).nonzero().flatten()
         first, last = int(nonzero[0]), int(nonzero[-1])

@@ -72,8 +72,8 @@ class WarpedCassi(CoupledCassi):
         v = v̄ + (r sin θ + s cos θ)/μ + σ r̂²    + Σ_pq a[c, 1, p, q] r̂^p ŝ^q + d[c, 1, i, j]
 
     For `axis=-2` the terms of smile and keystone change places: smile then bends u, and keystone
-    moves v. With the default map the camera equals `SDCassi`, with linear interpolation where
-    offsets are fractional.
+    moves v. If all parameters of the map have their defaults, the camera equals `SDCassi` with
+    linear interpolation.
 
     A detector pixel is a weighted mean of four scene pixels, so a magnification does not change the
     brightness of y. The map's parameters are buffers and stay float64 whatever the camera is
@@ -227,8 +227,8 @@ class WarpedCassi(CoupledCassi):
 
     def _list_sources(self) -> list[Tensor | None]:
         # The interpolation depends on the dtype and device of the mask, not on its values. An empty
-        # tensor stands for both, so that a changed mask does not cause a new interpolation. That
-        # would take seconds at full size.
+        # tensor stands for both. So a changed mask does not cause a new interpolation, which would
+        # take seconds at full size.
         dtype_and_device = self.mask.new_empty(0, dtype=self._choose_dtype(self.mask))
         return [*self._get_map_parameters().values(), dtype_and_device]
 
