@@ -40,7 +40,7 @@ First: side of the squares over which the pictures are pooled, pixels. Second: m
 Gauss–Newton. Third: side of the square whose mean is subtracted from every pooled pixel (0: none).
 The mean is subtracted because only the edges of the predicted picture are reliable."""
 MAX_MISFIT_RATIO = 0.98
-"""A motion is refused unless the misfit with it is below this fraction of the misfit without it.
+"""A motion is refused unless the misfit falls below this fraction of the misfit without motion.
 
 On training scenes the fraction was at least 0.986 if the picture lay on the cube already. It was at
 most 0.967 if a corner of the picture was 7 pixels off."""

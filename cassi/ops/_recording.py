@@ -98,7 +98,7 @@ def is_wrapped(value: Tensor) -> bool:
 def unwrap(value: Tensor) -> Tensor:
     """Return a tensor without the wrappers of transforms; dimensions that vmap maps reappear.
 
-    A loop that tests values to end needs this: under vmap the test then reads all mapped entries.
+    Use it if values decide when a loop ends: under vmap it ends for all mapped entries at once.
     """
     while is_wrapped(value):
         value = _C._functorch.get_unwrapped(value)

@@ -31,14 +31,16 @@ MOVE_INTERVAL_CALLS, LAST_MOVE_CALL = 5, 80
 
 Without the moves 3 to 8 dB are lost."""
 FILL_INTERVAL_CALLS = 3
-"""From call 80 on, every third call fills in the details that the moved picture has lost.
+"""From call 80 on, every third call fills in the details that sampling has lost.
 
 If the true motion is given, the result has 45.07 dB. With the best sampling, and no details filled
 in, it has 44.34 dB."""
 MAX_WARM_SIGMA, N_WARM_MOVES = 0.2, 3
 """First: if the first σ of a run is at most 0.2, the run starts from a good cube. Second: the first
-call of such a run moves the picture three times. This call, and every third call after it, fills in
-the lost details."""
+call of such a run moves the picture three times.
+
+In such a run every third call fills in the lost details, and so does every call that moves the
+picture."""
 MIN_MOTION_PIXELS = 0.15
 """A motion that moves the corners by fewer pixels counts as none: the picture is kept as it is."""
 MAX_MOTION_FRACTION = 0.12
