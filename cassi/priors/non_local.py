@@ -29,7 +29,7 @@ class NonLocalLowRank:
     Each reference patch and the patches most like it are the rows of a matrix Y `(M, patch²·C)`.
     Their mean is subtracted, and the singular values s are shrunk to
 
-        ŝ = (s + √(s² − 4k))/2  where s² >= 4k, else 0,   √(4k) = weight·σ·(√M + √(patch²·C))
+        ŝ = (s + √(s² − 4k))/2  if s² >= 4k, else 0,   √(4k) = weight·σ·(√M + √(patch²·C))
 
     This is the fixed point of the weighted nuclear norm with weights k/ŝ. For weight 1 the
     threshold √(4k) is about the largest singular value of noise of standard deviation σ. Singular
@@ -43,16 +43,16 @@ class NonLocalLowRank:
             cube.
         matches: number of patches of a group.
         radius: largest distance of a match from its reference, rows and columns.
-        rank: number of spectral components that the prior works on; fewer are faster. None works on
-            all bands, and compares patches in the leading components.
+        rank: number of spectral components that the prior works on; fewer are faster. None shrinks
+            all bands; only the search for similar patches uses the leading three components.
         refresh: number of calls in a run from one search for similar patches to the next.
 
     Raises:
         ValueError: a negative weight, a number below 1, or a stride beyond the patch.
 
     Source: Liu, Yuan, Suo, Brady, Dai, "Rank minimization for snapshot compressive imaging"
-    (DeSCI), TPAMI 41(12), 2019; Gu et al., "Weighted nuclear norm minimization", CVPR 2014, whose
-    c·√n·σ² is about this threshold for the patch sizes of that paper.
+    (DeSCI), TPAMI 41(12), 2019; Gu et al., "Weighted nuclear norm minimization", CVPR 2014. Their k
+    is proportional to √M·σ². For their patch sizes it gives about the same threshold √(4k).
     """
 
     weight: float = 1.0
@@ -184,8 +184,8 @@ class _NonLocalRun:
     def apply(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         settings, cache = self.settings, self.cache
         if (settings.rank or cache.is_due(x)) and not x.isfinite().all():
-            return x  # has no eigenvectors; the solver stops at such a cube
-        # Without a rank no components are needed: a rotation of bands changes no singular value.
+            return x  # not finite, so no eigenvectors; the solver stops at such a cube
+        # Without a rank the basis would only rotate the bands, which changes no singular value.
         if settings.rank is None:
             return cache(x).shrink(x, settings.weight, sigma)
         basis = spectral_basis(x, settings.rank)

@@ -26,7 +26,7 @@ MAX_DROP_SIGMA = 0.4
 # are nearly uncorrelated, so the matrix is nearly diagonal and few steps are enough.
 EIGENVALUE_STEPS = 16
 
-# On a GPU the host reads the ranks once in this many bases, because it waits for each read.
+# On a GPU the host reads the ranks once per this many new bases, because it waits for each read.
 READ_INTERVAL = 8
 
 # Least scale (λ_k/λ_1)^(balance/2). Without a limit the weakest components would be smoothed away.
@@ -65,7 +65,7 @@ class Subspace:
     Args:
         prior: p, of components `(B, R, H, W)`.
         rank: number of components, >= 1; at most C are used.
-        pool: side of a block, pixels; smaller where an image has fewer than 4·C blocks.
+        pool: side of a block, pixels; smaller if an image would have fewer than 4·C blocks.
         energy: relative energy below which a component is dropped, >= 0; 0 keeps all. ADMM divides
             this limit by the squared number of shots.
         balance: exponent >= 0; 0 treats all components alike, 1 makes them equally strong.
@@ -242,7 +242,7 @@ class _SubspaceRun:
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         if self.basis is None:
             if not self.start(x):
-                return x  # has no eigenvectors; the solver stops at such a cube
+                return x  # not finite, so no eigenvectors; the solver stops at such a cube
         elif self.is_due:
             self.drop_zero_components()
             previous = self.basis
@@ -290,7 +290,7 @@ class _SubspaceRun:
 def block_means(x: Tensor, side: int, bands: int | None = None) -> Tensor:
     """Return the means over blocks of side × side pixels.
 
-    Blocks are smaller where x has fewer than 4·C of them: second moments of C bands from fewer
+    Blocks are smaller if x would have fewer than 4·C of them: second moments of C bands from fewer
     spectra would be unreliable. Blocks at the border are cut. If x holds the components of a cube
     of C bands, `bands` is C.
 

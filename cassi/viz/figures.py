@@ -43,7 +43,7 @@ TRUTH = " "
 # Lengths are inches. Five pictures of this width fit across the two columns of a journal's page.
 _CELL_WIDTH = 1.45
 _GAP, _ROW_LABEL_WIDTH = 0.05, 0.28
-# Size of the axes of a region's spectra, and height of a line of their legend.
+# Width and height of the axes of a region's spectra, and height of a line of their legend.
 _CURVE_WIDTH, _CURVE_HEIGHT, _LEGEND_LINE = 1.5, 1.35, 0.125
 # Fraction of a picture's width that its enlarged square takes, and the colour of the square's
 # frame.
@@ -238,7 +238,8 @@ def save_bars(
 ) -> None:
     """Write `<name>.png` and `<name>.pdf`: bars for the PSNR, dB, of cases and methods.
 
-    `levels` gives the PSNR of every method, by case; a method without one has no bar there.
+    `levels` has the PSNR of every method, by case. A method without a PSNR for a case has no bar
+    there.
     """
     methods = list(dict.fromkeys(method for case in levels.values() for method in case))
     height, sheet = 0.8 / max(1, len(methods)), make_paper_sheet()

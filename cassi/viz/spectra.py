@@ -229,7 +229,7 @@ def _mark_point(sheet: Sheet, name: str, color: str, x: float, y: float, shift: 
 
 
 def _style_axes(axes: Axes, has_truth: bool, unit: str) -> None:
-    """Return the axes of the curves their style, label and legend."""
+    """Give the axes of the curves their style, label and legend."""
     for side in ("top", "right", "bottom"):
         axes.spines[side].set_visible(False)
     axes.spines["left"].set_color(INK)
