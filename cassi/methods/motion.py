@@ -141,7 +141,7 @@ def _compute_step(
     # float64: the normal equations square the condition of the slopes.
     normal = (weighted_slopes @ slopes.mT).double()
     right_side = (weighted_slopes @ residual).double()
-    # A scene without edges in some direction has a singular matrix. A damping of 1e-4 keeps the
+    # If a scene has no edges in some direction, the matrix is singular. A damping of 1e-4 keeps the
     # motion in that direction, and hardly changes the step in the others.
     damping = 1e-4 * normal.diagonal().mean().clamp_min(torch.finfo(torch.double).tiny)
     normal = normal + damping * torch.eye(4, dtype=normal.dtype, device=normal.device)

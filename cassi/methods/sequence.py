@@ -182,7 +182,8 @@ class SequenceReconstructor:
     def _follow(self, y: Tensor, system: LinearSystem, options: Options) -> Solution | None:
         """Reconstruct a snapshot from a prediction; None if there is no prediction."""
         last_cube = self.cube
-        # A prediction needs single snapshots of one camera. A guide pulls the components already.
+        # A prediction needs single snapshots of one camera. If the camera has a guide, there is no
+        # prediction, because the guide already pulls the components.
         if (
             last_cube is None
             or self.followup_solver is None

@@ -276,9 +276,9 @@ def compare_patches(
     patches of `target` begin at most `radius` pixels away, in rows and columns.
 
     Returns:
-        Sums of squared differences of N shifts, `(N, B, S, R)`, for S columns and R rows, infinite
-        where a patch would extend beyond the image. Then the shifts as flat positions, `(N,)`. The
-        middle shift is 0.
+        First: sums of squared differences for N shifts, S columns and R rows, `(N, B, S, R)`. A sum
+        is infinite if its patch would extend beyond the image.
+        Second: the shifts as flat positions, `(N,)`. The middle shift is 0.
     """
     height, width = guide.shape[2:]
     down, right = min(radius, height - patch), min(radius, width - patch)

@@ -46,12 +46,13 @@ class Subspace:
     estimate is an eigen-decomposition. The others are steps of orthogonal iteration from the last
     estimate.
 
-    The rank follows from the data. A run starts with `rank` components. Once σ has fallen to 0.4,
-    weak components are dropped for the rest of the run: their energy in the block means is below
-    `energy` times the energy of the first component. Each sample has its own rank, at least 2.
+    The rank follows from the data. A run starts with `rank` components. A component is weak if its
+    energy in the block means is below `energy` times that of the first component. Once σ has fallen
+    to 0.4, weak components are dropped for the rest of the run. Each sample has its own rank, at
+    least 2.
 
-    Weak and strong components have the same noise, so a weak one needs more smoothing. With a
-    `balance` the prior gets scaled components, with the same σ:
+    Weak and strong components have the same noise, so a weak one needs more smoothing. If `balance`
+    is above 0, the prior gets scaled components, with the same σ:
 
         prior(x, σ) = E S⁻¹ p(S Eᵀx, σ),   S = diag (λ_k/λ_1)^(balance/2)
 
@@ -194,7 +195,7 @@ class _SubspaceRun:
         self.basis, self.is_due, self.last = basis, False, ()
 
     def drop_zero_components(self) -> int | None:
-        """Remove columns that are 0 in all samples; return how many remain, or None if all do."""
+        """Remove columns that are 0 in all samples; return the number left, None if unchanged."""
         # The ranks are read just before the next basis is computed. By then the device has computed
         # the ranks, and the host hardly waits.
         is_cpu = self.basis.ranks.device.type == "cpu"

@@ -493,8 +493,8 @@ def _interpolate_noise(variance: Tensor, brightness: Tensor) -> Tensor:
         bins = m.argsort().chunk(_BRIGHTNESS_BINS)
         low = torch.stack([v[part].quantile(_WINDOW_SHARE) for part in bins])
         mean = torch.stack([m[part].mean() for part in bins])
-        # The line begins at the darkest bin and has the least slope to any other bin, or slope 0.
-        # Texture only increases a variance, so bins above the line are textured.
+        # The line begins at the darkest bin. Its slope is the least one to any other bin, but not
+        # below 0. Texture only increases a variance, so bins above the line are textured.
         slope = (low - low[0])[1:] / (mean - mean[0])[1:].clamp_min(1e-30)
         level = low[0] + slope.min().clamp_min(0) * (mean.mean() - mean[0])
         levels.append(level.clamp_min(0).sqrt())

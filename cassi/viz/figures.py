@@ -155,10 +155,10 @@ def save_comparison(
 
     From the top, the rows are:
 
-    - true colour, at the truth's exposure for all;
-    - some bands, each at one brightness for all;
-    - the error of each pixel, √(mean over bands of (x − truth)²), at one scale for all, which ends
-      at the 99.5th percentile over all methods;
+    - true colour, all at the truth's exposure;
+    - some bands, each with one brightness scale for all cubes;
+    - the error of each pixel, √(mean over bands of (x − truth)²). All methods have one scale, up to
+      the 99.5th percentile over all of them;
     - the spectra of regions of 5×5 pixels, with their correlation r to the truth.
 
     Without a truth there are no errors and no r. The first method then decides exposure, brightness
