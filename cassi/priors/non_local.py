@@ -1,4 +1,4 @@
-"""Non-local low rank: a matrix of similar patches has few large singular values."""
+"""Non-local low rank: a prior that finds similar patches, and shrinks their singular values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocols of a camera: the operators and properties that solvers use."""
+"""The protocols of a camera for solvers, and functions for systems with fewer operators."""
 
 from __future__ import annotations
 

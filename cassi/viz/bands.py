@@ -1,4 +1,4 @@
-"""Draw montages of a cube's bands, each in the colour of its wavelength."""
+"""Draw montages of a cube's bands in their colours, or of the bands' standard deviations."""
 
 from __future__ import annotations
 
