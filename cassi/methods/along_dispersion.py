@@ -18,7 +18,8 @@ class AlongDispersion(ReconstructorWrapper):
     The grid has G bands and the camera has C bands. The light of a scene is the same on any grid,
     so a band of a finer grid has less light. In units of the light of a band, the noise of y grows
     like G, and the total variation of spectral components like √G. To keep the smoothness of the
-    result, the final strength of a `Geometric` schedule is multiplied by (G/C)^(3/4).
+    result, the final strength of a `Geometric` schedule is multiplied by (G/C)^(3/4), but it stays
+    at or below the first strength.
 
     Args:
         method: a reconstructor for any number of bands.

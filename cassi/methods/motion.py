@@ -14,17 +14,17 @@ from cassi.solvers.statistics import unit_of
 # longer, fewer components lose contrast between colours.
 N_COMPONENTS = 4
 
-# A change of the motion below this, in pixels at the border, ends the steps. A smaller limit needs
-# more steps.
+# The steps of a stage end when a step moves the border by less than this many pixels. A smaller
+# limit needs more steps.
 MIN_CHANGE_PIXELS = 0.03
 
-# Without an earlier motion, the best of these shifts is the first guess: pixels, down and right.
-# The distance of two shifts is the first smoothing radius.
+# Without an earlier motion, all pairs of these shifts are tried, pixels down and to the right. The
+# best pair is the first guess. Shifts are 8 pixels apart, the smoothing radius of the first stage.
 TRIAL_SHIFTS = (0, -8, 8, -16, 16)
 
-# Pairs of a smoothing radius, pixels, and the largest number of steps with it. The slopes of a
-# smoother cube stay valid over a longer distance, so the steps find larger motions. If the motion
-# of the last snapshot is the first guess, less smoothing is enough.
+# Stages of the search, each a pair. First: the smoothing radius, pixels. Second: the largest number
+# of steps. The slopes of a smoother cube stay valid over a longer distance, so its steps find
+# larger motions. If the motion of the last snapshot is the first guess, less smoothing is enough.
 FIRST_STAGES = ((8, 5), (4, 5), (2, 4), (0, 5))
 NEXT_STAGES = ((2, 2), (0, 3))
 
@@ -34,14 +34,14 @@ def find_motion(x: Tensor, y: Tensor, system: CameraSystem, motion: Tensor | Non
 
         argmin_M Σ_i w_i (y − A W_M x)_i²,   w = 1/(1 + (r/s)²),   r = y − A W_M x
 
-    W_M moves the cube, and s is twice the median of |r|. So parts of the scene with another motion
-    have little weight. The first Gauss–Newton steps use a blurred cube.
+    W_M moves the cube, and s is twice the median of |r|. Parts of the scene with another motion
+    have a large residual r, hence little weight. The first Gauss–Newton steps use a blurred cube.
 
     Args:
         x: the last cube `(1, C, H, W)`.
         y: the next snapshot `(1, K, H', W')`.
         system: the camera.
-        motion: M of the snapshot before, as a first guess; None for the best of several shifts.
+        motion: first guess, the M of the snapshot before; None takes the best of several shifts.
 
     Returns:
         M `(2, 3)`. The point (u, v) of the scene was at M (u, v, 1) in x. u points down and v to
@@ -86,7 +86,7 @@ def move(x: Tensor, motion: Tensor, mode: str = "bicubic") -> Tensor:
 
 
 def is_inside(motion: Tensor, height: int, width: int) -> Tensor:
-    """Return 1 where a moved cube comes from inside the unmoved cube, else 0: `(H, W)`."""
+    """Return 1 for pixels of a moved cube that come from inside the cube, else 0: `(H, W)`."""
     return (_compute_source_points(motion, height, width).abs() <= 1).all(-1).to(motion.dtype)
 
 
@@ -141,7 +141,7 @@ def _compute_step(
     # float64: the normal equations square the condition of the slopes.
     normal = (weighted_slopes @ slopes.mT).double()
     right_side = (weighted_slopes @ residual).double()
-    # A scene without edges in some direction has a singular matrix. A damping of 1e-4 keeps the
+    # If a scene has no edges in some direction, the matrix is singular. A damping of 1e-4 keeps the
     # motion in that direction, and hardly changes the step in the others.
     damping = 1e-4 * normal.diagonal().mean().clamp_min(torch.finfo(torch.double).tiny)
     normal = normal + damping * torch.eye(4, dtype=normal.dtype, device=normal.device)

@@ -14,22 +14,22 @@ from cassi.solvers import ADMM, AboveNoise, Geometric, Prior, Reconstructor, Sol
 
 # docs/development/experiments/self-supervised.md has the measurements behind these numbers.
 
-# σ of the first pass, which starts from a cube of `auto`, and σ of the later passes. A network's
-# cube is better, so the first pass after a network takes the schedule of the later passes.
+# First: σ of a first pass that starts from a cube of `auto`. Second: σ of the later passes. A
+# network's cube is better, so the first pass after a network takes the second schedule.
 FIRST_SIGMA, LATER_SIGMA = Geometric(0.15, 0.03), Geometric(0.08, 0.03)
 
-# A pass takes the spectral components with at least this energy, relative to the first component.
-# Strong components alone suit scenes of few colours and much texture. All components suit scenes of
-# many colours.
+# A pass keeps the spectral components with at least this energy, relative to the first component.
+# First: the strong components, for scenes of few colours and much texture. Second: all components,
+# for scenes of many colours. Passes alternate between them.
 STRONG_ENERGY, ALL_ENERGY = 2e-4, 0.0
 
-# Share of a network's cube in the result of every pass. For `paints` at 30 dB, 0.1 is better than 0
-# and 0.25.
+# Share of a network's cube in the result of every pass. For CAVE's `paints` at 30 dB, 0.1 is better
+# than 0 and than 0.25.
 NETWORK_WEIGHT = 0.1
 
-# Least σ, as a share of the noise in the argument of the prior. At 30 dB, 0.6 is better for
-# `paints`. `cloth`, whose noise is overestimated, is worse with 0.6. Without a limit `paints` loses
-# 1.5 dB.
+# Least σ, as a share of the noise in the argument of the prior. Compared with 0.4 at 30 dB, 0.6 is
+# better for `paints`, and worse for `cloth`, whose noise is overestimated. Without a limit `paints`
+# loses 1.5 dB.
 MIN_SIGMA_SHARE = 0.4
 
 
@@ -48,8 +48,8 @@ def self_supervised(
 
     The method is ADMM with the low rank of groups of similar patches. Passes alternate between the
     strong spectral components and all components. Each pass starts from the result of the pass
-    before it, and keeps a share of that cube. With a noisy measurement σ stays above a share of the
-    noise.
+    before it, and keeps a share of that cube. If the measurement is noisy, σ stays above a share of
+    the noise.
 
     Args:
         prior: the prior of every pass; replaces groups of similar patches.

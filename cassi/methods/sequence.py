@@ -27,12 +27,13 @@ from cassi.solvers.schedules import as_schedule
 # at each comparison.
 WEIGHT_INTERVAL = 5
 
-# A prediction makes weak components reliable. So the limit of energy below which components are
-# dropped is divided by 50, and a run starts with at least 8 components.
+# A prediction makes weak components reliable. First: the energy limit below which components are
+# dropped is divided by this. Second: a run starts with at least this many components.
 ENERGY_DIVISOR, MIN_RANK = 50.0, 8
 
-# If a smaller share of the scene is as predicted, the snapshot shows another scene. A larger limit
-# starts anew more often; a smaller limit keeps predictions of another scene.
+# A pixel is as predicted if its e is below the tolerance; see `Sequence`. If fewer pixels than this
+# share are as predicted, the snapshot shows another scene. A larger limit starts anew more often; a
+# smaller limit keeps predictions of another scene.
 MIN_PREDICTED_SHARE = 0.3
 
 
@@ -50,8 +51,8 @@ class Sequence(ReconstructorWrapper):
     relative to the signal level; e is the root mean square of these means over the bands. Each
     block takes the largest e of itself and its neighbours. So the pull is weak where parts of the
     scene have another motion. A scene that moves below a fixed mask is coded by other mask pixels
-    in each snapshot, so the cubes improve from snapshot to snapshot. If less than 30 % of the scene
-    are as predicted, the method starts anew.
+    in each snapshot, so the cubes improve from snapshot to snapshot. If e is below the tolerance in
+    less than 30 % of the scene, the method starts anew.
 
     `begin` returns the reconstructor of one sequence; `run` reconstructs one snapshot alone.
 
@@ -101,8 +102,10 @@ class SequenceReconstructor:
     """One sequence of snapshots of one camera; see `Sequence`.
 
     Attributes:
-        predicted_share: share of the last scene that was as predicted; 0 after a new start.
-        statistics: of the first snapshot; its noise, level and stopping point hold for all.
+        predicted_share: share of the last scene where e was below the tolerance; 0 after a new
+            start.
+        statistics: estimates from the first snapshot. Its noise, level and stopping point are used
+            for all.
         followup_solver: the shorter solver for snapshots that have a prediction.
     """
 
@@ -179,7 +182,8 @@ class SequenceReconstructor:
     def _follow(self, y: Tensor, system: LinearSystem, options: Options) -> Solution | None:
         """Reconstruct a snapshot from a prediction; None if there is no prediction."""
         last_cube = self.cube
-        # A prediction needs single snapshots of one camera. A guide pulls the components already.
+        # A prediction needs single snapshots of one camera. If the camera has a guide, there is no
+        # prediction, because the guide already pulls the components.
         if (
             last_cube is None
             or self.followup_solver is None
@@ -227,11 +231,12 @@ class PredictionPrior(PulledPrior):
         tolerance: error at which the weight is halved.
 
     Attributes:
-        predicted_share: share of the scene that was as predicted in the last comparison.
+        predicted_share: share of the scene where the error was below the tolerance in the last
+            comparison.
     """
 
     side = 8
-    """Side of a block, pixels. Errors of the cube average out in a block, other scenes do not."""
+    """Side of a block, pixels. In a block, errors of the cube average out, another scene not."""
 
     def __init__(
         self, prior: ComponentPrior, cube: Tensor, weight: Tensor, tolerance: float

@@ -17,8 +17,8 @@ class Started(ReconstructorWrapper):
 
         method(y, start(y))
 
-    With a first cube as the argument `x0` the start does not run. A run that resumes takes the
-    start's cube from its checkpoint.
+    If `run` gets a first cube `x0`, the start does not run. If a run resumes, it takes the start's
+    cube from its checkpoint.
 
     Args:
         method: takes a first cube.

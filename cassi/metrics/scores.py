@@ -14,8 +14,8 @@ from cassi.plugins import parts, place_of
 Scores = dict[str, float | None]
 """Values by name of the metric; None if a metric is not defined.
 
-The metrics of `METRICS` come first, in the order of tables. Their units are dB, 1, degrees, the
-unit of the cube, and per cent."""
+The metrics of `METRICS` come first, in the order of tables: PSNR in dB, SSIM without a unit, SAM in
+degrees, RMSE in the unit of the cube, ERGAS in per cent."""
 
 
 @torch.no_grad()

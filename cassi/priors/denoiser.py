@@ -25,7 +25,8 @@ PACKAGE_WEIGHTS = Path(__file__).parents[1] / "models" / "weights" / "denoiser.s
 
 DOMAINS = ("band", "subspace", "components", "window", "cube")
 
-# On a GPU a call gets this many times the pixels, because each call takes time to begin.
+# On a GPU a call of the network gets up to this many times `pixels`, because each call takes time
+# to begin.
 _GPU_PIXEL_FACTOR = 8
 
 
@@ -159,7 +160,7 @@ class Denoiser:
         """Denoise the `rank` leading spectral components of each sample."""
         moments = spectral_moments(cube.detach()).cpu()
         if not moments.isfinite().all():
-            return cube  # has no eigenvectors; the solver stops at such a cube
+            return cube  # not finite, so no eigenvectors; the solver stops at such a cube
         basis = decompose(moments, cube.dtype)[1][..., : self.rank]
         # An eigenvector has an arbitrary sign. The one with a positive sum makes the image of a
         # component mostly positive, like the images that the network was trained on.

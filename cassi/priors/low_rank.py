@@ -47,7 +47,7 @@ class LowRank:
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Project a cube `(B, C, H, W)`; σ, a number or `(B,)`, is in the unit of the cube."""
         if not x.isfinite().all():
-            return x  # has no eigenvectors; the solver stops at such a cube
+            return x  # not finite, so no eigenvectors; the solver stops at such a cube
         values, vectors = decompose_cube(x)
         bands, pixels = x.shape[1], x.shape[2] * x.shape[3]
         if self.rank == "auto":

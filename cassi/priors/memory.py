@@ -18,7 +18,10 @@ def get_memory(prior: Prior) -> Sequence[Tensor] | None:
 
 
 def rotate_memory(prior: Prior, rotation: Tensor) -> None:
-    """Change a memory with bands from the bands x to Rᵀx; other memories stay as they are."""
+    """Rotate the bands of a prior's memory as those of a cube x that becomes Rᵀx.
+
+    A memory without bands does not change.
+    """
     if isinstance(prior, Turning):
         prior.turn(rotation)
 

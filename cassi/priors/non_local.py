@@ -1,4 +1,4 @@
-"""Non-local low rank: a matrix of similar patches has few large singular values."""
+"""Non-local low rank: a prior that finds similar patches, and shrinks their singular values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NonLocalLowRank:
     Each reference patch and the patches most like it are the rows of a matrix Y `(M, patch²·C)`.
     Their mean is subtracted, and the singular values s are shrunk to
 
-        ŝ = (s + √(s² − 4k))/2  where s² >= 4k, else 0,   √(4k) = weight·σ·(√M + √(patch²·C))
+        ŝ = (s + √(s² − 4k))/2  if s² >= 4k, else 0,   √(4k) = weight·σ·(√M + √(patch²·C))
 
     This is the fixed point of the weighted nuclear norm with weights k/ŝ. For weight 1 the
     threshold √(4k) is about the largest singular value of noise of standard deviation σ. Singular
@@ -43,16 +43,16 @@ class NonLocalLowRank:
             cube.
         matches: number of patches of a group.
         radius: largest distance of a match from its reference, rows and columns.
-        rank: number of spectral components that the prior works on; fewer are faster. None works on
-            all bands, and compares patches in the leading components.
+        rank: number of spectral components that the prior works on; fewer are faster. None shrinks
+            all bands; only the search for similar patches uses the leading three components.
         refresh: number of calls in a run from one search for similar patches to the next.
 
     Raises:
         ValueError: a negative weight, a number below 1, or a stride beyond the patch.
 
     Source: Liu, Yuan, Suo, Brady, Dai, "Rank minimization for snapshot compressive imaging"
-    (DeSCI), TPAMI 41(12), 2019; Gu et al., "Weighted nuclear norm minimization", CVPR 2014, whose
-    c·√n·σ² is about this threshold for the patch sizes of that paper.
+    (DeSCI), TPAMI 41(12), 2019; Gu et al., "Weighted nuclear norm minimization", CVPR 2014. Their k
+    is proportional to √M·σ². For their patch sizes it gives about the same threshold √(4k).
     """
 
     weight: float = 1.0
@@ -184,8 +184,8 @@ class _NonLocalRun:
     def apply(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         settings, cache = self.settings, self.cache
         if (settings.rank or cache.is_due(x)) and not x.isfinite().all():
-            return x  # has no eigenvectors; the solver stops at such a cube
-        # Without a rank no components are needed: a rotation of bands changes no singular value.
+            return x  # not finite, so no eigenvectors; the solver stops at such a cube
+        # Without a rank the basis would only rotate the bands, which changes no singular value.
         if settings.rank is None:
             return cache(x).shrink(x, settings.weight, sigma)
         basis = spectral_basis(x, settings.rank)
@@ -276,9 +276,9 @@ def compare_patches(
     patches of `target` begin at most `radius` pixels away, in rows and columns.
 
     Returns:
-        Sums of squared differences of N shifts, `(N, B, S, R)`, for S columns and R rows, infinite
-        where a patch would extend beyond the image. Then the shifts as flat positions, `(N,)`. The
-        middle shift is 0.
+        First: sums of squared differences for N shifts, S columns and R rows, `(N, B, S, R)`. A sum
+        is infinite if its patch would extend beyond the image.
+        Second: the shifts as flat positions, `(N,)`. The middle shift is 0.
     """
     height, width = guide.shape[2:]
     down, right = min(radius, height - patch), min(radius, width - patch)

@@ -26,7 +26,7 @@ MAX_DROP_SIGMA = 0.4
 # are nearly uncorrelated, so the matrix is nearly diagonal and few steps are enough.
 EIGENVALUE_STEPS = 16
 
-# On a GPU the host reads the ranks once in this many bases, because it waits for each read.
+# On a GPU the host reads the ranks once per this many new bases, because it waits for each read.
 READ_INTERVAL = 8
 
 # Least scale (λ_k/λ_1)^(balance/2). Without a limit the weakest components would be smoothed away.
@@ -46,12 +46,13 @@ class Subspace:
     estimate is an eigen-decomposition. The others are steps of orthogonal iteration from the last
     estimate.
 
-    The rank follows from the data. A run starts with `rank` components. Once σ has fallen to 0.4,
-    weak components are dropped for the rest of the run: their energy in the block means is below
-    `energy` times the energy of the first component. Each sample has its own rank, at least 2.
+    The rank follows from the data. A run starts with `rank` components. A component is weak if its
+    energy in the block means is below `energy` times that of the first component. Once σ has fallen
+    to 0.4, weak components are dropped for the rest of the run. Each sample has its own rank, at
+    least 2.
 
-    Weak and strong components have the same noise, so a weak one needs more smoothing. With a
-    `balance` the prior gets scaled components, with the same σ:
+    Weak and strong components have the same noise, so a weak one needs more smoothing. If `balance`
+    is above 0, the prior gets scaled components, with the same σ:
 
         prior(x, σ) = E S⁻¹ p(S Eᵀx, σ),   S = diag (λ_k/λ_1)^(balance/2)
 
@@ -65,7 +66,7 @@ class Subspace:
     Args:
         prior: p, of components `(B, R, H, W)`.
         rank: number of components, >= 1; at most C are used.
-        pool: side of a block, pixels; smaller where an image has fewer than 4·C blocks.
+        pool: side of a block, pixels; smaller if an image would have fewer than 4·C blocks.
         energy: relative energy below which a component is dropped, >= 0; 0 keeps all. ADMM divides
             this limit by the squared number of shots.
         balance: exponent >= 0; 0 treats all components alike, 1 makes them equally strong.
@@ -194,7 +195,7 @@ class _SubspaceRun:
         self.basis, self.is_due, self.last = basis, False, ()
 
     def drop_zero_components(self) -> int | None:
-        """Remove columns that are 0 in all samples; return how many remain, or None if all do."""
+        """Remove columns that are 0 in all samples; return the number left, None if unchanged."""
         # The ranks are read just before the next basis is computed. By then the device has computed
         # the ranks, and the host hardly waits.
         is_cpu = self.basis.ranks.device.type == "cpu"
@@ -242,7 +243,7 @@ class _SubspaceRun:
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         if self.basis is None:
             if not self.start(x):
-                return x  # has no eigenvectors; the solver stops at such a cube
+                return x  # not finite, so no eigenvectors; the solver stops at such a cube
         elif self.is_due:
             self.drop_zero_components()
             previous = self.basis
@@ -290,7 +291,7 @@ class _SubspaceRun:
 def block_means(x: Tensor, side: int, bands: int | None = None) -> Tensor:
     """Return the means over blocks of side × side pixels.
 
-    Blocks are smaller where x has fewer than 4·C of them: second moments of C bands from fewer
+    Blocks are smaller if x would have fewer than 4·C of them: second moments of C bands from fewer
     spectra would be unreliable. Blocks at the border are cut. If x holds the components of a cube
     of C bands, `bands` is C.
 

@@ -17,9 +17,10 @@ class Wavelet:
         prior(x, σ) = argmin_u ½‖u − x‖² + weight·σ·Σ|details of Wu| = Wᵀ soft(Wx, weight·σ)
 
     W is orthogonal, also at the border, where it has boundary filters. A side that is odd at some
-    level is extended by its last pixel, and the equation holds for the extended cube. With `shifts`
-    > 1 the result is the mean over that many circular shifts along the diagonal (cycle spinning).
-    The mean avoids the blocks of a single transform, but is no proximal map of a simple function.
+    level is extended by its last pixel, and the equation holds for the extended cube. If `shifts`
+    is above 1, the result is the mean over that many circular shifts along the diagonal (cycle
+    spinning). The mean avoids the blocks of a single transform, but is no proximal map of a simple
+    function.
 
     Args:
         weight: threshold per unit of σ, >= 0.
@@ -124,8 +125,8 @@ def _make_orthogonal_matrix(
 
     Row r of the first n/2 rows is Σ_k h_k x[2r + L/2 − k] with the low pass h of L taps. The other
     rows have the high pass g_k = (−1)^(k+1) h_{L−1−k}. Rows that extend over an end lose the taps
-    there. These cut rows are made orthogonal to each other. To the other rows, cut rows are
-    orthogonal already.
+    there. These cut rows are made orthogonal to each other. They are orthogonal to the other rows
+    already.
     """
     low = _read_low_pass(wavelet)
     taps = torch.arange(len(low))

@@ -159,8 +159,8 @@ def read_file(file: Path) -> Any:
         read_metadata(file)
         return load_file(file)
     try:
-        # A file of torch before 1.6 states the lengths of its tensors. A wrong length is an error
-        # where the file is in memory; from a path torch would allocate that much.
+        # A file of torch before 1.6 states the lengths of its tensors. If the file is in memory, a
+        # wrong length is an error. From a path, torch would allocate the stated length.
         source: Path | BytesIO = file
         if not _is_archive(file):
             source = BytesIO(read_regular(file, _MAX_OLD_FILE_BYTES))

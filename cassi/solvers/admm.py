@@ -107,8 +107,9 @@ class ADMM(Algorithm[AnyState]):
 
 
 def _has_explicit_step(system: LinearSystem) -> TypeGuard[CameraSystem]:
-    """Tell whether `gram_solve` is exact, so that the data step may be computed by its parts.
+    """Tell whether the camera has a closed form of `gram_solve`.
 
-    Conjugate gradients stop at a tolerance. A data step by its parts would then give another cube.
+    Then the data step may be written as v + Aᵀz, with z from `gram_solve`. Conjugate gradients stop
+    at a tolerance, so with them this form would give another cube than `data_step`.
     """
     return is_camera(system) and system.is_closed

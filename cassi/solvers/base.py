@@ -116,8 +116,8 @@ class Algorithm(Protocol[S]):
     is_damped: ClassVar[bool] = False
     """Whether ρ is the damping of a data step. Solvers raise ρ for noisy measurements."""
     fits_exactly: ClassVar[bool] = False
-    """Whether the last cube fits y exactly. The noise of dark pixels, divided by their small
-    transmission, is then in the cube, and the signal level must count these pixels."""
+    """Whether the last cube fits y exactly. If so, it contains the noise of dark pixels divided by
+    their small transmission, and the signal level must count these pixels."""
 
     @property
     def rho(self) -> float:
@@ -293,9 +293,8 @@ class Options(TypedDict, total=False):
     Attributes:
         x0: first cube `(B, C, H, W)`, in the units of the result.
         callback: called after every iteration with statistics and cube; True stops.
-        objective: interval in iterations at which the objective is recorded, besides the first
-            and the last iteration; 0 records none. The unit of a solver's objective is the
-            squared signal level.
+        objective: n > 0 records the objective in the first, every n-th and the last iteration; 0
+            never records it. The unit of a solver's objective is the squared signal level.
         statistics: estimates from the whole measurement, if y is a part of it.
         checkpoint: stores the results of passes, and returns the results of an earlier run. A
             method without passes ignores it.

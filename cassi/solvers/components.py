@@ -136,8 +136,8 @@ def step_components(
         state.residual,
     )
     basis, dropped_square, memory = state.basis, None, tuple(prior.memory or ())
-    # A prior that keeps more than tensors changes values on the host in each call. A replayed graph
-    # would skip these changes.
+    # If `memory` is None, the prior keeps more than tensors: it changes values on the host in each
+    # call. A replayed graph would skip these changes.
     run = run_directly if prior.memory is None else state.run
     if not prior.is_due:
         results = run(step.keep_basis, *tensors, *basis.tensors[:2], sigma, rho, *memory)
@@ -197,9 +197,11 @@ class _Step:
     def change_basis(self, *values: Any) -> tuple[Tensor, ...]:
         """Take a step in a new basis, which is computed from F a − Aᵀs.
 
-        A prime marks the new basis and its cube; P = Fᵀ G' is the rotation between the bases. F'
-        Pᵀc is the projection of x = F c onto the directions of the new basis, and ‖x' − x‖² = ‖F'
-        (c' − Pᵀc)‖² + ‖(F − F' Pᵀ) c‖².
+        F and G are the synthesis and analysis matrices of the basis. A prime marks the new basis
+        and its cube. P = Fᵀ G' is the rotation between the bases. F' Pᵀc is the projection of
+        x = F c onto the directions of the new basis, hence
+
+            ‖x' − x‖² = ‖F' (c' − Pᵀc)‖² + ‖(F − F' Pᵀ) c‖².
 
         Returns:
             The tensors of the new basis, the second term of ‖x' − x‖², and what `keep_basis`

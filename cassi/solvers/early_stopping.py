@@ -45,8 +45,8 @@ ERROR_INTERVAL = 3  # iterations from one held-out error to the next
 # strength of the prior falls over the same range in both, so the stopping point holds for both.
 ITERATION_RATIO = 2
 
-# Number of lines, the brightest ones, that are reconstructed without their held-out pixels. One run
-# on 64 lines is as good as three runs on 128, in three quarters of the time.
+# The brightest lines, this many, are reconstructed without their held-out pixels. One run on 64
+# lines is as good as up to three runs on 128, and `auto` takes three quarters of the time.
 N_LINES = 64
 
 
@@ -140,7 +140,8 @@ def find_stopping_point(
     gains noise. The run stops near the least error. No reconstruction predicts noise, so the least
     error is an upper bound of the noise:
 
-    - The part of the estimated noise above the error is texture.
+    - If the error is below the estimated noise, the rest of the estimate is texture. The run takes
+      the error for the noise, and is not stopped early.
     - If the error is far below the estimated noise, a second run assumes no noise. The run
       with the smaller error counts.
     - If the error is far above the estimated noise, the model of the camera may be wrong by more
@@ -175,7 +176,7 @@ def find_stopping_point(
         noiseless_point = find_point(0.0)
         if noiseless_point.error < point.error:
             return replace(noiseless_point, count=iterations)
-    # The bound is below the estimated noise. The run is then not stopped, and has less damping.
+    # If the bound is below the estimated noise, the run is not stopped, and has less damping.
     if point.error < noise:
         return replace(point, count=iterations, factor=point.error / noise)
     return point

@@ -30,7 +30,7 @@ class FISTA(Algorithm[FistaState]):
         x⁺ = prior(z + Aᵀ(y − Az)/(L + ρ), σ),   t⁺ = (1 + √(1 + 4t²))/2,
         z⁺ = x⁺ + (t − 1)/t⁺·(x⁺ − x),           L = ‖A‖², computed once by power iteration.
 
-    With prior(v, σ) = argmin ½‖u − v‖² + R(u) the method minimises ½‖Ax − y‖² + (L + ρ)R(x).
+    If prior(v, σ) = argmin_u ½‖u − v‖² + R(u), the method minimises ½‖Ax − y‖² + (L + ρ)R(x).
 
     Args:
         rho: ρ >= 0, added to L; shortens the gradient step.

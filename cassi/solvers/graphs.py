@@ -18,8 +18,8 @@ Runner = Callable[..., tuple[Tensor, ...]]
 """(body, *arguments) → the results of the body."""
 
 # Largest size of all arguments of a graph, bytes. Kernels on larger arguments take longer than the
-# host needs to launch them. A graph would then save no time, but its buffers would take memory. 16
-# snapshots of 256×256 have 160 MB.
+# host needs to launch them. A graph would then save no time, but its buffers would take memory. The
+# arguments for 16 snapshots of 256×256 have 160 MB, below this limit.
 MAX_ARGUMENT_BYTES = 1 << 28
 
 
@@ -93,7 +93,7 @@ class Graphs:
 
 
 class _RecordingStreams(threading.local):
-    """The streams on which a thread records, and their first graphs, by the launching stream."""
+    """For each launching stream of a thread: the stream that records, and its first graph."""
 
     def __init__(self) -> None:
         self.by_launching: dict[

@@ -23,7 +23,8 @@ HELDOUT_SHARE = 0.05
 """Share of the detector pixels that are held out: more pixels give a more
 reliable error, fewer pixels change the cube less."""
 LINE_SHARE = 1 / 3
-"""Share of a scene's lines that are reconstructed again, which takes this share of the time."""
+"""Share of a scene's lines that are reconstructed again. The second reconstruction takes about this
+share of the time of the first."""
 MIN_LINES = 32
 """Least number of lines that are reconstructed again, because networks take no fewer."""
 
@@ -66,11 +67,11 @@ class HeldOutLines:
     def errors(self, x: Tensor) -> Tensor:
         r"""Return the relative error of each cube at the held-out pixels, `(B,)`.
 
-            ‖(y − Ax)_H‖ / ‖y_H‖,   0 where the held-out pixels are all zero
+            ‖(y − Ax)_H‖ / ‖y_H‖,   0 if the held-out pixels of a cube are all zero
 
-        The cubes must be reconstructed with `camera`, so without these pixels. The error compares
-        settings of one method, because a cube that fits noise predicts badly. The error does not
-        compare methods.
+        The cubes must be reconstructed with `camera`, which lacks these pixels. A cube that fits
+        noise predicts badly, so the error can compare settings of one method. It cannot compare
+        different methods.
         """
         return self.errors_of_measurement(self.system(x))
 
@@ -218,11 +219,11 @@ def draw_heldout(shape: Sequence[int], share: float = HELDOUT_SHARE, seed: int =
 
 
 def draw_good_heldout(y: Tensor, system: LinearSystem, share: float = HELDOUT_SHARE) -> Tensor:
-    """Draw pixels, some of them good, that a method holds out to choose its own settings."""
+    """Draw the pixels that a method holds out to choose its own settings; some are good pixels."""
     heldout = draw_heldout(y.shape[1:], share).to(y.device)
     good_mask = good_pixels(system)
-    # The draw has a fixed seed. A caller that measures the held-out error of the method has drawn
-    # the same pixels and declared them bad. Another seed then gives other pixels.
+    # The draw has a fixed seed. If a caller measures the held-out error of the method, it has drawn
+    # the same pixels, and they are bad pixels here. Then another seed gives good pixels.
     if good_mask is not None and not bool((heldout & good_mask).any()):
         heldout = draw_heldout(y.shape[1:], share, seed=1).to(y.device)
     return heldout
@@ -268,7 +269,7 @@ def measure_heldout(
     """Reconstruct once more without some pixels, and measure how well the cube predicts them.
 
     The brightest third of the lines is used, at least 32 lines. If the camera cannot be cut, all
-    lines are used, which takes as long as the first reconstruction.
+    lines are used, and this takes as long as the first reconstruction.
 
     Args:
         y: measurement `(B, K, H', W')`.

@@ -1,4 +1,4 @@
-"""The protocols of a camera: the operators and properties that solvers use."""
+"""The protocols of a camera for solvers, and functions for systems with fewer operators."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class SubspaceSystem(LinearSystem, Protocol):
     def is_closed(self) -> bool:
         """Whether `gram_solve` has a closed form.
 
-        A closed form reads no value on the host, and no solve depends on an earlier solve.
+        Then the host reads no value from the device during a solve, and no solve depends on an
+        earlier one. So a CUDA graph may record it.
         """
 
     def gram_solve(self, r: Tensor, rho: Rho = 0.0) -> Tensor:
@@ -48,10 +49,10 @@ class SubspaceSystem(LinearSystem, Protocol):
         """Return v + AAᵀy."""
 
     def residual_subspace(self, y: Tensor, components: Tensor, basis: Tensor) -> Tensor:
-        """Return y − A F c, with F as `basis`, `(B, K, H', W')`."""
+        """Return y − A F c, `(B, K, H', W')`; `basis` is F, `(B, C, R)`."""
 
     def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
-        """Return Gᵀ Aᵀ y, with G as `basis`: `(B, K, H', W')` → `(B, R, H, W)`."""
+        """Return Gᵀ Aᵀ y, `(B, K, H', W')` → `(B, R, H, W)`; `basis` is G, `(B, C, R)`."""
 
 
 class CameraSystem(SubspaceSystem, Protocol):
@@ -83,7 +84,7 @@ class CameraSystem(SubspaceSystem, Protocol):
         """Return v + Aᵀy."""
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
-        """Return A F c, with F as `basis`: `(B, R, H, W)` → `(B, K, H', W')`."""
+        """Return A F c, `(B, R, H, W)` → `(B, K, H', W')`; `basis` is F, `(B, C, R)`."""
 
     def part(self, start: int, stop: int) -> CameraSystem:
         """Return the camera of the lines from `start` to before `stop`."""
@@ -118,7 +119,7 @@ def good_pixels(system: LinearSystem) -> Tensor | None:
 
 
 def check_order(function: str, y: object, system: object) -> None:
-    """Raise a TypeError where measurement and camera are in the wrong order."""
+    """Raise a TypeError if measurement and camera are in the wrong order."""
     if isinstance(system, Tensor) and not isinstance(y, Tensor):
         raise TypeError(f"{function}: expected (y, system), got (system, y); give y first")
 
@@ -134,7 +135,7 @@ def begin_system(system: LinearSystem) -> LinearSystem:
 
 
 def damped_inverse(y: Tensor, system: LinearSystem, rho: Rho) -> Tensor:
-    """Return Aᵀ(AAᵀ + ρI)⁻¹y, `(B, C, H, W)`: the data step from zero; `pinv` where ρ = 0.
+    """Return Aᵀ(AAᵀ + ρI)⁻¹y, `(B, C, H, W)`: the data step from zero, or `pinv` if all ρ are 0.
 
     Args:
         y: measurement `(B, K, H', W')`.
@@ -145,5 +146,9 @@ def damped_inverse(y: Tensor, system: LinearSystem, rho: Rho) -> Tensor:
 
 
 def solve_from_zero(y: Tensor, system: LinearSystem, rho: Rho) -> Tensor:
-    """Return the `damped_inverse` for ρ > 0. The host does not read ρ from the device."""
+    """Return the `damped_inverse` for ρ > 0.
+
+    Unlike `damped_inverse`, this does not test whether ρ is 0, so the host does not wait for the
+    device.
+    """
     return system.data_step(torch.zeros_like(system.adjoint(y)), y, rho)

@@ -37,8 +37,8 @@ from cassi.solvers.statistics import Statistics
 
 FirstCube = Tensor | Callable[[], Tensor | None] | None
 
-# On a GPU the host reads the norms once in this many iterations, because it waits for each read. A
-# run that diverges ends with the cube of the last read whose norms are all finite.
+# On a GPU the host reads the norms once in this many iterations, because it waits for each read. If
+# a run diverges, its result is the cube of the last read at which all norms so far were finite.
 READ_INTERVAL = 32
 
 
@@ -72,14 +72,14 @@ def iterate(
             copy in memory; None takes the minimum-norm solution `pinv(y)`.
         tol: stop when ‖x − x_previous‖ <= tol·‖x‖; 0 never stops early.
         callback: called after every iteration; returning True stops the loop.
-        objective: interval in iterations at which the objective is recorded, besides the first
-            and the last iteration, see `evaluate_objective`; 0 records none.
+        objective: n > 0 records the objective (see `evaluate_objective`) in the first, every n-th
+            and the last iteration; 0 never records it.
         statistics: estimates from the whole measurement, if y is a part of it.
         began: `time.perf_counter()` at the start of the run, for the seconds of the history; None
             takes the present time.
 
     Returns:
-        The last cube whose values are all finite, and statistics of every iteration.
+        The last cube, and statistics of every iteration. If the run diverges: see `READ_INTERVAL`.
 
     Raises:
         TypeError: measurement and camera are in the wrong order.

@@ -46,7 +46,7 @@ def refine(
         statistics: estimates from the whole measurement, if y is a part of it.
 
     Returns:
-        `(B, C, H, W)`; x itself where ‖y − Ax‖ is small enough already.
+        `(B, C, H, W)`; a sample stays x if its ‖y − Ax‖ is small enough already.
 
     Raises:
         ValueError: fewer than one iteration.

@@ -17,7 +17,7 @@ AnySchedule = Callable[[int, int], float | Tensor]
 
 @runtime_checkable
 class NoiseDependent(Protocol):
-    """A schedule that depends on the noise, as `cassi.solvers.AboveNoise`."""
+    """A schedule that depends on the noise, such as `cassi.solvers.AboveNoise`."""
 
     def for_noise(self, noise: Tensor, y: Tensor, rho: float | Tensor) -> AnySchedule:
         """Return the schedule for a measurement y with this noise and this ρ."""
@@ -49,7 +49,7 @@ class Geometric:
         value(i) = start·(end/start)^(i/(n−1)),   i = 0 … n − 1
 
     Raises:
-        ValueError: an end that is not positive.
+        ValueError: `start` or `end` is not positive.
 
     >>> [Geometric(1.0, 0.01)(i, 3) for i in range(3)]
     [1.0, 0.1, 0.01]
@@ -77,7 +77,7 @@ class Linear:
         value(i) = start + (end − start)·i/(n−1),   i = 0 … n − 1
 
     Raises:
-        ValueError: a negative end.
+        ValueError: `start` or `end` is negative.
 
     >>> [Linear(1.0, 0.0)(i, 3) for i in range(3)]
     [1.0, 0.5, 0.0]
@@ -121,7 +121,7 @@ class Phases:
         counts: number of iterations of each schedule, >= 1.
 
     Raises:
-        ValueError: no schedule, another number of counts, or a count below 1.
+        ValueError: no schedule, unequal numbers of schedules and counts, or a count below 1.
 
     >>> from cassi.solvers import Geometric
     >>> two = Phases([Constant(2.0), Geometric(1.0, 0.01)], [2, 3])
@@ -161,7 +161,8 @@ class Steps:
     """A schedule of values >= 0, each for its own number of iterations; the last value stays.
 
     Raises:
-        ValueError: no value, another number of counts, a negative value, or a count below 1.
+        ValueError: no value, unequal numbers of values and counts, a negative value, or a count
+            below 1.
 
     >>> [Steps([0.5, 0.2, 0.1], [2, 1, 1])(i, 6) for i in range(6)]
     [0.5, 0.5, 0.2, 0.1, 0.1, 0.1]

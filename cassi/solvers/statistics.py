@@ -38,8 +38,8 @@ _BRIGHTNESS_BINS = 4
 _N_SPECTRA = 6  # smooth spectra of a window: cosines over the bands
 _MIN_WINDOWS = 20  # with fewer windows the noise counts as 0
 
-# A pixel counts for the signal level if its A1 is above this share of the largest A1. Dark pixels
-# of the grey mask made the level 2 to 4 times too high at 30 dB
+# A pixel counts for the signal level if its A1 is above this share of the largest A1. Without this
+# limit, dark pixels of the grey mask made the level 2 to 4 times too high at 30 dB
 # (docs/development/experiments/pretrained.md).
 _MIN_TRANSMISSION = 0.05
 _MIN_DARK_TRANSMISSION = 1e-3  # for methods that fit dark pixels exactly
@@ -190,12 +190,12 @@ def signal_level(
         y: measurement `(B, K, H', W')`.
         system: the camera.
         statistics: estimates from the whole measurement, if y is a part of it.
-        dark: count pixels where A1 is above 0.1 % of its largest value. A method that fits dark
+        dark: also count darker pixels, down to 0.1 % of the largest A1. A method that fits dark
             pixels exactly divides their noise by their A1, and its prior has to remove this larger
             noise.
 
     Returns:
-        `(B, 1, 1, 1)`, in the unit of the cube; 1 where the measurement is all zero.
+        `(B, 1, 1, 1)`, in the unit of the cube; 1 if the measurement is all zero.
 
     Raises:
         TypeError: y is not a tensor.
@@ -240,7 +240,7 @@ def noise_level(y: Tensor, system: LinearSystem, statistics: Statistics | None =
         statistics: estimates from the whole measurement, if y is a part of it.
 
     Returns:
-        `(B,)`, in the unit of y; 0 where the measurement has fewer than 20 windows.
+        `(B,)`, in the unit of y; 0 if the measurement has fewer than 20 windows.
     """
     return relative_noise(y, system, statistics=statistics) * root_mean_square(y)
 
@@ -375,8 +375,8 @@ def largest_eigenvalue(
 
         λ_max <= max_i (AAᵀv)_i / v_i   for every v > 0
 
-    The bound holds because no entry of AAᵀ is negative. For v = 1 the bound is exact where AAᵀ is
-    diagonal (one shot). Power iteration tightens it for several shots.
+    The bound holds because no entry of AAᵀ is negative. If AAᵀ is diagonal (one shot), the bound is
+    exact for v = 1. Power iteration tightens it for several shots.
 
     Args:
         y: measurement `(B, K, H', W')`; only its shape, dtype and device count.
@@ -420,7 +420,8 @@ def _find_brightness(y: Tensor, flat: Tensor, min_transmission: float) -> Tensor
 def upper_quantile(x: Tensor, share: float) -> Tensor:
     """Return the quantile of each row of `(B, N)`, for a share near 1.
 
-    The result equals torch.quantile, which sorts all values. This function sorts the largest.
+    The result equals that of torch.quantile, which sorts all values. Here only the largest are
+    sorted.
     """
     position = share * (x.shape[1] - 1)
     lower_index = math.floor(position)
@@ -492,8 +493,8 @@ def _interpolate_noise(variance: Tensor, brightness: Tensor) -> Tensor:
         bins = m.argsort().chunk(_BRIGHTNESS_BINS)
         low = torch.stack([v[part].quantile(_WINDOW_SHARE) for part in bins])
         mean = torch.stack([m[part].mean() for part in bins])
-        # The line begins at the darkest bin and has the least slope to any other bin, or slope 0.
-        # Texture only increases a variance, so bins above the line are textured.
+        # The line begins at the darkest bin. Its slope is the least one to any other bin, but not
+        # below 0. Texture only increases a variance, so bins above the line are textured.
         slope = (low - low[0])[1:] / (mean - mean[0])[1:].clamp_min(1e-30)
         level = low[0] + slope.min().clamp_min(0) * (mean.mean() - mean[0])
         levels.append(level.clamp_min(0).sqrt())

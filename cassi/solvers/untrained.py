@@ -164,7 +164,8 @@ class Untrained(Algorithm[UntrainedState]):
         square = torch.lerp(gradient.square(), state.square, DECAYS[1])
         root = (square / (1 - DECAYS[1] ** count)).sqrt() + EPSILON
         parameters = state.parameters - self.rate / (1 - DECAYS[0] ** count) * mean / root
-        # A loss that is NaN counts as better: its cube reaches the loop, which ends the run.
+        # A loss that is NaN counts as better. So its cube reaches the loop, and the loop ends the
+        # run.
         is_better = ~(loss >= state.loss)
         x = prior(cube, sigma)
         if x is not cube:
@@ -189,7 +190,7 @@ class Untrained(Algorithm[UntrainedState]):
         own_weights = dict(state.network.named_parameters())
         sizes = [weight.numel() for weight in own_weights.values()]
         # The noise depends on seed and step alone, so batches, parts and repeated runs draw the
-        # same.
+        # same noise.
         random = torch.Generator(parameters.device).manual_seed((state.seed + state.count) % 2**63)
         noise = torch.randn(state.code_shape, generator=random, device=parameters.device)
         noise = noise.to(parameters)

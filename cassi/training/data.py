@@ -14,9 +14,9 @@ from cassi.data.mst import ToolboxBatches
 def batch_number(step: int, pool: int | None = None, reuse: int | None = None) -> int:
     """Return the number of the batch of a step, counted from the start of the training.
 
-    Without `pool` every step has a new batch. With `pool`, the same `pool` batches are used again
-    and again. With `reuse` too, each of them is used `reuse` times, and then `pool` new batches
-    follow.
+    If `pool` is None, every step has a new batch. Otherwise the same `pool` batches are used again
+    and again. If `reuse` is given too, each of these batches is used `reuse` times, and then `pool`
+    new batches follow.
 
     >>> [batch_number(step, pool=2, reuse=2) for step in range(8)]
     [0, 1, 0, 1, 2, 3, 2, 3]
@@ -88,8 +88,8 @@ def check_reuse(pool: int | None, reuse: int | None) -> None:
 class StepLoader(DataLoader):
     """A loader whose position is computed from the number of the step.
 
-    Its state is empty. It has one at all, because Lightning resumes in the middle of an epoch only
-    if the loader has a state.
+    `state_dict` returns an empty state, but must exist: without it, Lightning does not resume in
+    the middle of an epoch.
     """
 
     def state_dict(self) -> dict[str, object]:

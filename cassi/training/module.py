@@ -23,7 +23,7 @@ from cassi.training.first_cubes import FirstCubeCache
 from cassi.training.loggers import picture_logger
 from cassi.training.losses import MultiStage
 
-# Estimate and truth `(C, H, W)` → 8-bit RGB `(H, W, 3)`.
+# Function that draws a picture: estimate and truth `(C, H, W)` → 8-bit RGB `(H, W, 3)`.
 Picture = Callable[[Tensor, Tensor], np.ndarray]
 
 
@@ -73,16 +73,17 @@ class Training(LightningModule):
             pictures.
         channels_last: keep weights and cubes with the bands last in memory, which makes
             convolutions faster on CPUs and tensor cores.
-        pool, reuse: which batches are used again, see `batch_number`. They must have the same
-            values in `TrainingData`.
-        bands: a list of n numbers of bands. The neighbouring bands of batch s are averaged until it
-            has as many bands as the list says at position s mod n. None keeps the bands of the
-            cubes.
+        pool: number of different batches that are used again, see `batch_number`; None uses each
+            batch once. Pass the same value to `TrainingData`.
+        reuse: how often each batch of the pool is used before new ones follow; None never takes new
+            ones. Pass the same value to `TrainingData`.
+        bands: a list of n numbers of bands. Batch s is reduced to `bands[s mod n]` bands: each is a
+            mean of neighbouring bands. None keeps the bands of the cubes.
         scales: for each validation scene, the factor from its values to those of its file, see
             `cassi.data.scenes.Scene`. The PSNR is computed on the values of the file. None: 1 for
             all scenes.
-        starts: folder that stores the first cubes of batches that are used again. These are the
-            cubes that `net.begin(y, system)` returns and `net.outputs(y, system, start)` takes.
+        starts: folder that stores the first cubes of batches that are used again. The call
+            `net.begin(y, system)` makes such a cube, and `net.outputs(y, system, start)` takes it.
         preset: preset of the PSNR of the validation scenes, see `cassi.metrics.presets`.
         plugins: the user's files and modules that are needed to load a checkpoint. Their names are
             stored in it.
@@ -181,7 +182,7 @@ class Training(LightningModule):
         return loss
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """End the epoch at the last step of all, so that the final weights are validated."""
+        """End the epoch at step `max_steps`, so that the final weights are validated."""
         if self.trainer.global_step + 1 >= self.trainer.max_steps > 0:
             self.trainer.should_stop = True
 

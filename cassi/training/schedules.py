@@ -65,7 +65,7 @@ class PerEpoch(LRScheduler):
 
     Args:
         optimizer: the schedule changes its learning rates.
-        schedule: function that makes the schedule, in epochs, from the optimizer.
+        schedule: function that makes the schedule from the optimizer; the schedule counts epochs.
         steps: number of optimizer steps in an epoch.
 
     Raises:

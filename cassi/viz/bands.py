@@ -1,4 +1,4 @@
-"""Draw montages of a cube's bands, each in the colour of its wavelength."""
+"""Draw montages of a cube's bands in their colours, or of the bands' standard deviations."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Colormap
 
-# A montage of all bands grows with their number. More than 32 would not fit on a screen, so larger
-# cubes show 28 bands, evenly spaced. Beside the truth each band takes three tiles, so 8 are shown.
+# More than 32 bands would not fit on a screen. So of a larger cube 28 bands are shown, evenly
+# spaced. If there is a truth, each band takes three tiles, so 8 bands are shown.
 _MAX_BANDS_SHOWN_IN_FULL = 32
 _BANDS_OF_LARGE_CUBES = 28
 _BANDS_BESIDE_TRUTH = 8
@@ -37,7 +37,7 @@ _TILE_SIDE = 200  # the longer side of a picture
 _GAP, _CAPTION_HEIGHT = 8, 24
 _LETTER_WIDTH = 9  # mean width of a letter of a caption
 _ROW_NAME_WIDTH = 30  # the column of the upright row names
-_SCALE_WIDTH, _MIN_SCALE_HEIGHT = 14, 164  # a lower scale would be shorter than its label
+_SCALE_WIDTH, _MIN_SCALE_HEIGHT = 14, 164  # a scale of less height could not hold its label
 _TITLE_LINE_HEIGHT = 20
 _DEFAULT_UNIT, _ROW_NAMES = "value in the cube", ("estimate", "truth", "error")
 # Fraction of white in a tint. Without white, detail in a blue band is too dark to see.
@@ -81,7 +81,7 @@ def save_bands(
         wavelengths: (C,), nm, increasing; None numbers the bands and leaves them grey.
         truth: (C, H, W), on the cube's scale, or None.
         measurement: (K, H', W') or (H', W'), or None. The first shot is shown.
-        count: number of bands to show. None shows 8 beside the truth, else all, or 28 of over 32.
+        count: number of bands to show. None: 8 if there is a truth; else all, or 28 if over 32.
         unit: unit of the cube, written beside its scale.
         errors: standard errors of the wavelengths, nm, if known; written above the bands.
 
@@ -131,8 +131,8 @@ def save_uncertainty(
 ) -> None:
     """Write the standard deviation σ of every value of a cube as PNG, band by band.
 
-    All bands have one scale. The title says how bright the cube is. The other arguments and errors
-    are those of `save_bands`.
+    All bands have one scale. The title says how bright the cube is. Exceptions are those of
+    `save_bands`.
 
     Args:
         path: the PNG to write.
@@ -182,8 +182,8 @@ def _tint(pictures: list[np.ndarray], white: float, tints: np.ndarray) -> list[n
 def _wrap(pictures: list[np.ndarray], shape: tuple[int, ...]) -> list[list[np.ndarray]]:
     """Put pictures in rows, in reading order; `shape` is the shape (C, H, W) of their cube."""
     count = len(pictures)
-    # The montage should have the shape of a screen, about 16:9. Three numbers of columns come close
-    # to it. The number that leaves the fewest holes in the last row is taken.
+    # The montage should have the shape of a screen, about 16:9. Of the three numbers of columns
+    # nearest to this shape, take the one that leaves the fewest holes in the last row.
     ideal_columns = np.sqrt(count * shape[1] / shape[2] * 16 / 9)
     candidates = range(max(1, round(ideal_columns) - 1), max(1, round(ideal_columns) + 1) + 1)
     n_columns = min(candidates, key=lambda n: (-count % n, abs(n - ideal_columns)))
@@ -281,7 +281,7 @@ def _draw(
 
 
 def _reduce(picture: np.ndarray, side: int = 2 * _TILE_SIDE) -> np.ndarray:
-    """Return means over square blocks, so many that the longer side is less than twice `side`."""
+    """Average square blocks, so that the longer side of the result is below twice `side`."""
     # matplotlib's resampling alone would leave aliasing in a picture that it shrinks a lot.
     factor = max(picture.shape) // side
     if factor < 2 or min(picture.shape) < factor:

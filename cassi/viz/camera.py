@@ -100,7 +100,7 @@ def _tint(mask: np.ndarray, color: np.ndarray) -> np.ndarray:
 
 
 def _label(picture: Axes, chart: Axes, is_horizontal: bool, limits: tuple[float, float]) -> None:
-    """Label both axes, and gives the chart the same pixel range as the frame."""
+    """Label both axes, and give the chart the same pixel range as the frame."""
     tidy(chart)
     picture.tick_params(labelsize=SMALL, colors=INK, width=0.5, length=2)
     if is_horizontal:

@@ -80,8 +80,8 @@ def exposure_of(
 ) -> float:
     """Choose the exposure of a picture: its 99.5th percentile becomes 95 % of full scale.
 
-    The percentile is that of the largest linear sRGB channel of each pixel. Arguments and errors
-    are those of `srgb`.
+    The percentile is that of the largest linear sRGB channel of each pixel. Arguments and
+    exceptions are those of `srgb`.
 
     Returns:
         The factor that `srgb` takes as `exposure`; 1 for a black cube.
@@ -103,7 +103,7 @@ def rendering_matrix(
 
 
 def band_colors(wavelengths: Wavelengths, bands: int) -> np.ndarray:
-    """Return every band the colour of its wavelength, for tinting pictures and labels.
+    """Return the colour of each band's wavelength, for tinting pictures and labels.
 
     Spectral colours are outside sRGB: one channel is negative. 40 % of this channel's value is
     subtracted from all three channels, which moves the colour towards grey. (With the whole value,
@@ -188,7 +188,7 @@ def _render_linear(cube: Array, wavelengths: Wavelengths, illuminant: str | None
 
 def _choose_exposure(linear: np.ndarray) -> float:
     level = float(np.percentile(linear.max(axis=2), 99.5))
-    # The percentile is 0 where fewer than 0.5 % of the pixels are lit.
+    # The percentile is 0 if fewer than 0.5 % of the pixels are lit.
     if level <= 0:
         level = float(linear.max())
     return _EXPOSED_LEVEL / level if level > 0 else 1.0

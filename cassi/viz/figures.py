@@ -43,7 +43,7 @@ TRUTH = " "
 # Lengths are inches. Five pictures of this width fit across the two columns of a journal's page.
 _CELL_WIDTH = 1.45
 _GAP, _ROW_LABEL_WIDTH = 0.05, 0.28
-# Size of the axes of a region's spectra, and height of a line of their legend.
+# Width and height of the axes of a region's spectra, and height of a line of their legend.
 _CURVE_WIDTH, _CURVE_HEIGHT, _LEGEND_LINE = 1.5, 1.35, 0.125
 # Fraction of a picture's width that its enlarged square takes, and the colour of the square's
 # frame.
@@ -155,10 +155,10 @@ def save_comparison(
 
     From the top, the rows are:
 
-    - true colour, at the truth's exposure for all;
-    - some bands, each at one brightness for all;
-    - the error of each pixel, √(mean over bands of (x − truth)²), at one scale for all, which ends
-      at the 99.5th percentile over all methods;
+    - true colour, all at the truth's exposure;
+    - some bands, each with one brightness scale for all cubes;
+    - the error of each pixel, √(mean over bands of (x − truth)²). All methods have one scale, up to
+      the 99.5th percentile over all of them;
     - the spectra of regions of 5×5 pixels, with their correlation r to the truth.
 
     Without a truth there are no errors and no r. The first method then decides exposure, brightness
@@ -238,7 +238,8 @@ def save_bars(
 ) -> None:
     """Write `<name>.png` and `<name>.pdf`: bars for the PSNR, dB, of cases and methods.
 
-    `levels` gives the PSNR of every method, by case; a method without one has no bar there.
+    `levels` has the PSNR of every method, by case. A method without a PSNR for a case has no bar
+    there.
     """
     methods = list(dict.fromkeys(method for case in levels.values() for method in case))
     height, sheet = 0.8 / max(1, len(methods)), make_paper_sheet()

@@ -1,4 +1,4 @@
-"""Choose the points whose spectra a figure shows; average the spectrum around a point."""
+"""Choose the points whose spectra a figure shows; average and correlate spectra of regions."""
 
 import numpy as np
 import torch
@@ -23,13 +23,14 @@ def choose_points(cube: Array, count: int = 4) -> list[tuple[int, int]]:
 
     The image is cut into cells. A cell is a candidate if its mean is at least 10 % of the 95th
     percentile of all cells, and if its relative deviation and those of its neighbours are below
-    the median. The first point is the candidate furthest from the mean spectrum. Each next point is
-    the candidate furthest from its nearest chosen point (farthest point sampling, Gonzalez 1985).
-    The distance of a candidate with spectrum s from a chosen point with spectrum t is
+    the median. Each next point is the candidate furthest from its nearest chosen point (farthest
+    point sampling, Gonzalez 1985). The distance of a candidate with spectrum s from a chosen point
+    with spectrum t is
 
         (‖s/‖s‖ − t/‖t‖‖ + 0.15 · (distance in the image / diagonal)) · √(brightness of s),
 
-    where the brightness is relative to the 95th percentile, and at most 1. Points lie at least 5
+    where the brightness is relative to the 95th percentile, and at most 1. For the first point, the
+    mean of all s/‖s‖ takes the place of t/‖t‖, and the image distance is 0. Points lie at least 5
     cells apart if there is room.
 
     Nothing is random: the same cube gives the same points.
@@ -147,7 +148,10 @@ def _average_cells(cube: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]
 def _find_candidates(
     level: np.ndarray, roughness: np.ndarray, rows: int, columns: int, count: int
 ) -> np.ndarray:
-    """Return the cells that may become points, without rules that would leave too few cells."""
+    """Return the cells that may become points.
+
+    The rules apply in turn. A rule that would leave fewer than `count` cells is skipped.
+    """
     keep = np.ones(level.size, bool)
     row, column = np.divmod(np.arange(level.size), columns)
     # A marker at the very edge would be cut.

@@ -25,7 +25,7 @@ def save_rgb(
     are side by side with labels, both at the truth's exposure.
 
     `illuminant` is that of `srgb`: the light on a cube of reflectances, or None for radiance.
-    Without wavelengths the colours are false. The other arguments and errors are those of
+    Without wavelengths the colours are false. The other arguments and the exceptions are those of
     `save_bands`.
     """
     estimate = as_cube(cube)

@@ -127,7 +127,7 @@ def shorten_to_fit(name: str, tail: str, room: float, size: float = SMALL) -> st
 
 
 def tidy(axes: Axes) -> None:
-    """Return axes the style of all plots: no spines above and at the right, thin ticks, a grid."""
+    """Give axes the style of all plots: no spines above and at the right, thin ticks, a grid."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.tick_params(labelsize=SMALL, colors=INK, width=0.5, length=2)

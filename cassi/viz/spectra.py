@@ -65,7 +65,7 @@ def save_spectra(
         unit: unit of the cube, written on the axis.
         along: a cube (G, H, W) on the spectral grid, and its wavelengths (G,), nm. Each band of the
             grid is drawn as a dot. A band of the cube may be wider than a band of the grid, so the
-            value of a dot is multiplied by the ratio of both widths. Dots and curve then compare.
+            value of a dot is multiplied by the ratio of both widths. Then dots and curve agree.
 
     Raises:
         OSError, TypeError, ValueError: as `save_bands`, or if a point lies outside the cube.
@@ -229,7 +229,7 @@ def _mark_point(sheet: Sheet, name: str, color: str, x: float, y: float, shift: 
 
 
 def _style_axes(axes: Axes, has_truth: bool, unit: str) -> None:
-    """Return the axes of the curves their style, label and legend."""
+    """Give the axes of the curves their style, label and legend."""
     for side in ("top", "right", "bottom"):
         axes.spines[side].set_visible(False)
     axes.spines["left"].set_color(INK)
