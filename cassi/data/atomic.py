@@ -15,10 +15,10 @@ from pathlib import Path
 
 from cassi.links import check_parents
 
-# Every `with` block writes into the stage, a hidden folder beside its target. The stage lies there
-# because a rename is atomic only within one file system. It has up to three entries: the file
-# `lock`, the folder `new` with the files of the block, and the folder `old` with the files that
-# they replace.
+# A `with` block writes into a stage, a hidden folder beside the target. The stage lies there
+# because a rename is atomic only within one file system. A stage has up to three entries: the file
+# `lock`; the folder `new` with the new files; and the folder `old` with the files that these
+# replace.
 _STAGE = re.compile(r"\.cassi-[0-9a-f]{16}")
 _STAGE_IN_PATH = re.compile(rf"/{_STAGE.pattern}(?:/new)?")
 
@@ -205,7 +205,7 @@ def _make_backup_path(temporary: Path) -> Path:
 
 
 def _back_up(temporary: Path, final: Path, backup: Path, is_only_file: bool) -> None:
-    """Give the file or folder at ``final`` a second name, from which it can be restored."""
+    """Keep the file or folder at ``final`` as ``backup``, from which it can be restored."""
     is_folder = final.is_dir() and temporary.is_dir()
     if not is_folder and (is_only_file or not final.exists()):
         return  # os.replace replaces a single file in one step

@@ -78,8 +78,8 @@ def load_cube(
         path: File with one of the suffixes in ``READ_SUFFIXES``, or a folder of images, one a band.
         key: Name of the array; by default a usual name, else the only array that fits.
         axes: Order of the axes in the file, such as "HWC". By default the order that the file
-            states. Otherwise the axis of length ``bands`` is taken for the bands, else the shortest
-            axis.
+            states. If it states none, the only axis of length ``bands`` is taken for the bands. If
+            there is no such axis, the shortest axis is.
         bands: Number of bands expected, a hint for the order of the axes.
 
     Raises:

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MAX_FUNCTION_LINES = 60
 KINDS = ("code", "docstring", "comment", "blank")
 # This program reconstructs by a Python call or by the command. It prints how many modules of the
-# package that loads, and how many lines they have.
+# package were loaded for this, and how many lines they have.
 PROGRAM = """
 import json, sys, torch
 import cassi

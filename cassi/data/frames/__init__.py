@@ -26,8 +26,9 @@ STEPS = ("bits", "dark", "flat", "bad_pixels", "saturation", "window", "scale")
 # If more pixels than this fraction exceed a threshold, they are no outliers. Then the threshold is
 # too low, or the whole frame is noisy.
 MAX_OUTLIER_FRACTION = 0.1
-# With bad_pixels=auto, pixels of a dark frame beyond so many robust standard deviations are hot. A
-# smaller number finds weaker hot pixels, and more pixels that are only noisy.
+# If bad_pixels=auto, a pixel of the dark frame is hot if it differs from its neighbours by more
+# than so many robust standard deviations. A smaller number finds weaker hot pixels, and more pixels
+# that are only noisy.
 HOT_PIXEL_SIGMAS = 8.0
 # If more pixels than this fraction share the largest value, these may be a bright area of the
 # scene, such as a white wall. Then no pixel is left out, and a warning asks the user for the level.
@@ -115,8 +116,8 @@ class Preprocessing:
             is a threshold in robust standard deviations for hot pixels. They are searched for in
             the files of dark frame and flat field (`find_outliers`), or without such files in the
             frame itself (`find_hot_in_snapshot`; 8 suits grey masks, 12 suits binary masks). "auto"
-            searches in the file of a dark frame, with a threshold of 8. With all of these, dead
-            rows and columns are left out, too, see `find_dead_lines`. None leaves nothing out.
+            searches in the file of a dark frame, with a threshold of 8. If any of these is given,
+            dead rows and columns are left out, too (`find_dead_lines`). None leaves nothing out.
         saturation: level of the raw frame from which on pixels are saturated and left out. "auto"
             takes full scale if a pixel reaches it, else the level of `clipped_level`. None: no
             pixel counts as saturated.
@@ -399,8 +400,8 @@ class Preprocessing:
     def _find_hot_pixels(self, size: tuple[int, ...]) -> Tensor | None:
         """Return the hot pixels of dark frame and flat field, bool `(H, W)`, or None.
 
-        Without these files the result is None, and a threshold applies to the frame itself. With
-        "auto" it is also None if no pixel or too many pixels of the dark frame are hot.
+        If there are no such files, the result is None, and a threshold applies to the frame itself.
+        For "auto" the result is also None if no pixel or too many pixels of the dark frame are hot.
         """
         smooth_frames = {}
         if "dark" in self._files:

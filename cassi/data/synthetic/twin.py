@@ -80,10 +80,11 @@ class Twin:
     T turns and magnifies the mask m about its middle, then shifts it. g_μ and q_λ are Gaussians in
     two dimensions, sampled at pixels. S(d) moves an image by d pixels along the dispersion. n(c)
     are the nominal offsets. P₂(v) = (3v² − 1)/2 is a Legendre polynomial. Y = C / (2 · exposure) is
-    the y that fills a pixel. With a tilt, bands move along an axis that is turned about the nominal
-    position of a band at p. Fractions of a pixel are interpolated linearly. Outside its border a
-    moved or blurred mask has the values of the border. Light outside the nominal detector is lost.
-    A band keeps the fraction b_c = 1 − band_gain · |N(0, 1)| of its light, at least 0. The gain is
+    the y that fills a pixel. If there is a tilt, bands move along an axis that is turned about the
+    nominal position of a band at p. Fractions of a pixel are interpolated linearly. Outside its
+    border a moved or blurred mask has the values of the border. Light outside the nominal detector
+    is lost. A band keeps the fraction b_c = 1 − band_gain · |N(0, 1)| of its light, at least 0. The
+    gain is
 
         G = (1 − vignette · r²) · (1 + pattern · N(0, 1)),  at least 0
 
@@ -299,7 +300,7 @@ class Twin:
         # dispersed along rows.
         sign = -1 if axis == -1 else 1
         geometry["across"] = [sign * math.sin(angle) * distance for distance in distances]
-        # These values limit the solves of the camera, not its measurements.
+        # These two values only limit how exactly the camera solves; they do not change its frames.
         geometry |= {"tolerance": 1e-3, "iterations": 10}
         return TiltedCassi(mask, system.bands, **geometry)
 
