@@ -78,8 +78,8 @@ def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
     final.mkdir(parents=True, exist_ok=True)
     with _open_stage(final, final) as stage:
         yield stage
-        # Files appear in the order in which they were written. A caller writes the file that names
-        # the others last, so a reader who sees it finds the others.
+        # Files appear in the order in which they were written. If one file names the others, a
+        # caller writes it last. So a reader who sees this file finds the others.
         files = sorted(stage.iterdir(), key=lambda file: file.stat().st_mtime_ns)
         _publish(files, [final / file.name for file in files])
 
@@ -114,8 +114,8 @@ def _make_stage(folder: Path) -> tuple[Path, int]:
         try:
             # NFS locks only files that are open for writing.
             lock = os.open(stage / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            # On a file system without locks other processes fail to lock it, too, so they leave
-            # the stage alone.
+            # If the file system has no locks, this fails. Then other processes fail to lock the
+            # stage, too, and leave it alone.
             with contextlib.suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX)
             (stage / "new").mkdir()

@@ -18,7 +18,7 @@ from cassi.data.synthetic.spectra import Spectra, smooth_spectra
 class Augment:
     """The random variations of training samples.
 
-    Without any variation a sample is a crop at a random position.
+    If there is no variation, a sample is a crop at a random position.
 
     Attributes:
         flip: mirror the rows with probability 1/2, and independently the columns.

@@ -26,7 +26,7 @@ class Manifest:
             the data root, with forward slashes.
         validation: checksums of the scenes that are used to select weights.
         test: checksums of the scenes that are used to select nothing.
-        aliases: names of scenes in other data sets, by path, if their files have other names.
+        aliases: by path, the name of the scene in other data sets if its file has another name.
     """
 
     wavelengths: tuple[float, ...]

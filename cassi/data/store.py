@@ -55,8 +55,8 @@ class Store:
         """Write the record of a result whose files exist.
 
         The record has the size and SHA-256 of each file, and `values`, which consist of dicts,
-        lists, numbers and texts. With `is_result=False` the record does not count as a result; its
-        values may say why there is no result.
+        lists, numbers and texts. If `is_result` is false, the record does not count as a result;
+        its values may say why there is no result.
 
         Args:
             name: name of the result.

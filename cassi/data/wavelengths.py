@@ -249,7 +249,7 @@ def _check_cube(cube: object) -> None:
 def _find_positions(
     cube: Tensor, source_nm: Sequence[float], target_nm: Sequence[float]
 ) -> np.ndarray | None:
-    """Return the index of each target band among the bands of a cube, with a fraction.
+    """Return the position of each target band among a cube's bands: an index with a fraction.
 
     None if the target bands are those of the cube.
     """

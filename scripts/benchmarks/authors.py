@@ -171,8 +171,8 @@ def compare(name: str, clone: Path, seconds: float, table: Table) -> Row:
 
 def load_authors(authors: Authors, clone: Path, ours: nn.Module) -> nn.Module:
     """Make the authors' network and give it the weights of ours."""
-    # Several repositories have a package of the same name. Without this, the second would get the
-    # modules of the first.
+    # Several repositories have a package of the same name. If its modules stayed loaded, the next
+    # network would be made from the modules of the repository before.
     package = authors.module.partition(".")[0]
     for module in [name for name in sys.modules if name.partition(".")[0] == package]:
         del sys.modules[module]

@@ -59,7 +59,7 @@ def plane_grid(rows: Array, columns: Array, shape: Shape) -> Tensor:
 def expose(
     relay: Relay, light: Iterable[tuple[float, Tensor]], shape: Shape, origin: Any, size: Shape
 ) -> Tensor:
-    """Sum the images of the mask plane on a window of the sensor, before blur and pixels.
+    """Sum the images of the mask plane in a window of the sensor: no blur, no mean over pixels.
 
     Args:
         relay: the optics between mask and sensor.
@@ -136,8 +136,8 @@ def draw_mask(rng: Random, shape: Shape, axis: int) -> tuple[str, Tensor, Tensor
     The field stop limits the field along the dispersion, and in half of the draws also across it.
 
     Returns:
-        A description, the transmission of the padded mask plane, the user's design mask, and the
-        transmission of the plane where the design is 1.
+        A description; the transmission of the padded mask plane; the user's design mask; and the
+        transmission of an element whose design value is 1.
     """
     kind = rng.choice(["chrome on glass", "DMD", "printed grey"], p=[0.5, 0.3, 0.2])
     pitch = rng.choice([1.0, 2.0, 3.0, rng.uniform(1, 3), rng.uniform(1, 3)])

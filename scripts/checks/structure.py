@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# Longer functions are listed, except in networks of the literature.
+# A function with more lines is listed, unless it belongs to a network of the literature.
 MAX_FUNCTION_LINES = 60
 KINDS = ("code", "docstring", "comment", "blank")
 # This program reconstructs by a Python call or by the command. It prints how many modules of the

@@ -6,7 +6,7 @@ page lead to files of the repository. The hooks change them to links to the page
 Equations, `$…$` and `$$…$$` as on GitHub, become MathML, which browsers show without a script or a
 font.
 
-With CASSI_DOCS_RUN=1 the notebooks are executed, and the tutorials show their outputs.
+If CASSI_DOCS_RUN=1, the notebooks are executed, and the tutorials show their outputs.
 """
 
 import html

@@ -93,7 +93,7 @@ DEGREES = 4.0
 
 @dataclass(frozen=True)
 class Case:
-    """A reconstruction with its truth and evidence. Files of `gather` hold it by these names."""
+    """A reconstruction with its truth and evidence. It is pickled: fields keep their names."""
 
     path: Path
     scene: str

@@ -80,7 +80,7 @@ def find_missing(
 
 
 def blank(values: np.ndarray, is_missing: np.ndarray) -> np.ndarray:
-    """Return values with NaN where they are missing."""
+    """Return values, with NaN in place of missing ones."""
     return np.where(is_missing, np.float32(np.nan), values) if is_missing.any() else values
 
 

@@ -109,7 +109,7 @@ def find_hot_in_snapshot(frame: Tensor, threshold: float) -> Tensor:
     max and min are taken over the pixel's 8 neighbours; σ is defined as in `find_outliers`. The
     contrast among the neighbours comes from the mask's code, so the threshold rises with it. In 15
     clean snapshots with grey masks, five of them real captures, a threshold of 6.4 finds no pixel.
-    With a binary mask a threshold of 10 finds none. If two hot pixels lie side by side, only the
+    For a binary mask, a threshold of 10 finds none. If two hot pixels lie side by side, only the
     brighter one may be found. Dead pixels are not found. A dark frame or a map of bad pixels is
     better.
     """

@@ -90,8 +90,8 @@ class Twin:
 
     with r from 0 in the middle of the detector to 1 in its corners. The sensor is
     `cassi.data.sensor.Sensor`, with a gain of full_well / 2^bits electrons per count and the dark
-    level as the converter's offset. Without `shot`, `read` and `bits` no sensor is simulated. At
-    the end dead pixels are set to 0 and hot pixels to full scale.
+    level as the converter's offset. If `shot`, `read` and `bits` are not set, no sensor is
+    simulated. At the end dead pixels are set to 0 and hot pixels to full scale.
 
     The defaults are the nominal camera without noise.
 
@@ -100,7 +100,7 @@ class Twin:
         rotation: rotation of the mask, degrees, counterclockwise as displayed with row 0 on top.
         magnification: magnification of the mask's image, above 0.
         mask_blur: μ, standard deviation of the blur of the mask on the scene, pixels.
-        mask_offset: transmission where the mask is closed.
+        mask_offset: transmission of the closed mask.
         mask_contrast: transmission of the open mask minus the transmission of the closed mask.
         band_gain: scale of the fraction of its light that each band loses: band_gain · |N(0, 1)|.
         dispersion: ε, change of the dispersion, pixels per band.
