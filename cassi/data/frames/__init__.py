@@ -97,9 +97,10 @@ class Preprocessing:
 
         y = scale · window((f − dark) / r) / F,  r = (flat − dark) / mean(flat − dark)
 
-    F = 2^bits − 1 is the full scale, or 1 without `bits`. Bad and saturated pixels get values of
-    their good neighbours. `PreparedFrame.bad_pixels` marks them, so that a reconstruction leaves
-    them out. Files are read once, when the object is made. Several frames in one file are averaged.
+    F = 2^bits − 1 is the full scale; F = 1 if `bits` is None. Bad and saturated pixels get values
+    of their good neighbours. `PreparedFrame.bad_pixels` marks these pixels, and a reconstruction
+    leaves them out. Files are read once, when the object is made. Several frames in one file are
+    averaged.
 
     Args:
         bits: bits of the sensor's converter. Frames are then counts from 0 to 2^bits − 1, also if
@@ -109,15 +110,16 @@ class Preprocessing:
         dark: dark level in the unit of the frame; or the file of a frame that was taken in the dark
             with the same exposure. "auto" estimates the level from the edges, see `edge_level`.
         flat: file of a frame of the bare sensor (no mask, no scene) under even light. The dark
-            level is subtracted from it, and it is divided by its mean over good pixels. It must not
-            contain the mask, because the mask is part of the camera.
-        bad_pixels: pixels to leave out, as one of these or a list of them. A file of the raw
-            frame's size has values other than zero at bad pixels. A pair is [row, column]. A number
-            is a threshold in robust standard deviations for hot pixels. They are searched for in
-            the files of dark frame and flat field (`find_outliers`), or without such files in the
-            frame itself (`find_hot_in_snapshot`; 8 suits grey masks, 12 suits binary masks). "auto"
-            searches in the file of a dark frame, with a threshold of 8. If any of these is given,
-            dead rows and columns are left out, too (`find_dead_lines`). None leaves nothing out.
+            level is subtracted, and the difference is divided by its mean over good pixels. The
+            file must not show the mask, because the mask is part of the camera.
+        bad_pixels: pixels to leave out, an item or a list of items. An item is a file of the raw
+            frame's size, with values other than zero at bad pixels; or a pair [row, column]; or a
+            number, the threshold for hot pixels in robust standard deviations; or "auto", which
+            searches only the file of a dark frame, with a threshold of 8. A number searches the
+            files of dark frame and flat field (`find_outliers`). If there are no such files, it
+            searches the frame itself (`find_hot_in_snapshot`; 8 suits grey masks, 12 suits binary
+            masks). If there is any item, dead rows and columns are left out, too
+            (`find_dead_lines`). None leaves nothing out.
         saturation: level of the raw frame from which on pixels are saturated and left out. "auto"
             takes full scale if a pixel reaches it, else the level of `clipped_level`. None: no
             pixel counts as saturated.

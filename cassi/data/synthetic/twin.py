@@ -64,7 +64,7 @@ class TrueCamera:
 
     @property
     def camera(self) -> System:
-        """The system, without stuck pixels."""
+        """The system; stuck pixels have no weight in it."""
         return self.system.weighted(bad_pixels=self.bad) if bool(self.bad.any()) else self.system
 
 
