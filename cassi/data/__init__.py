@@ -1,1 +1,1 @@
-"""Files in and out: cubes, masks, measurements."""
+"""Read and write files, correct raw frames, simulate measurements, serve scenes, keep records."""

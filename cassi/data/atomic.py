@@ -15,10 +15,10 @@ from pathlib import Path
 
 from cassi.links import check_parents
 
-# Every `with` block writes into the stage, a hidden folder beside its target. The stage lies there
-# because a rename is atomic only within one file system. It has up to three entries: the file
-# `lock`, the folder `new` with the files of the block, and the folder `old` with the files that
-# they replace.
+# A `with` block writes into a stage, a hidden folder beside the target. The stage lies there
+# because a rename is atomic only within one file system. A stage has up to three entries: the file
+# `lock`; the folder `new` with the new files; and the folder `old` with the files that these
+# replace.
 _STAGE = re.compile(r"\.cassi-[0-9a-f]{16}")
 _STAGE_IN_PATH = re.compile(rf"/{_STAGE.pattern}(?:/new)?")
 
@@ -78,8 +78,8 @@ def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
     final.mkdir(parents=True, exist_ok=True)
     with _open_stage(final, final) as stage:
         yield stage
-        # Files appear in the order in which they were written. A caller writes the file that names
-        # the others last, so a reader who sees it finds the others.
+        # Files appear in the order in which they were written. If one file names the others, a
+        # caller writes it last. So a reader who sees this file finds the others.
         files = sorted(stage.iterdir(), key=lambda file: file.stat().st_mtime_ns)
         _publish(files, [final / file.name for file in files])
 
@@ -114,8 +114,8 @@ def _make_stage(folder: Path) -> tuple[Path, int]:
         try:
             # NFS locks only files that are open for writing.
             lock = os.open(stage / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            # On a file system without locks other processes fail to lock it, too, so they leave
-            # the stage alone.
+            # If the file system has no locks, this fails. Then other processes fail to lock the
+            # stage, too, and leave it alone.
             with contextlib.suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX)
             (stage / "new").mkdir()
@@ -205,7 +205,7 @@ def _make_backup_path(temporary: Path) -> Path:
 
 
 def _back_up(temporary: Path, final: Path, backup: Path, is_only_file: bool) -> None:
-    """Give the file or folder at ``final`` a second name, from which it can be restored."""
+    """Keep the file or folder at ``final`` as ``backup``, from which it can be restored."""
     is_folder = final.is_dir() and temporary.is_dir()
     if not is_folder and (is_only_file or not final.exists()):
         return  # os.replace replaces a single file in one step

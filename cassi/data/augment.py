@@ -18,7 +18,7 @@ from cassi.data.synthetic.spectra import Spectra, smooth_spectra
 class Augment:
     """The random variations of training samples.
 
-    Without any variation a sample is a crop at a random position.
+    If there is no variation, a sample is a crop at a random position.
 
     Attributes:
         flip: mirror the rows with probability 1/2, and independently the columns.
@@ -191,9 +191,10 @@ def _mix_with_pattern(cube: Tensor, spectra: Spectra | None, generator: Generato
 def _recolour(cube: Tensor, spectra: Spectra, generator: Generator) -> Tensor:
     """Replace the materials of a crop by others with spectra s_k: x ← Σ_k b w_k s_k.
 
-    The result is divided by its maximum. b is the mean of a pixel over the bands. The weights w_k
-    say how similar its spectrum is to the spectra of 2 to 12 random pixels. They are a softmax of
-    100 times the cosine; a larger factor gives sharper borders between materials.
+    The result is divided by its maximum. b is the mean of a pixel over the bands. The weight w_k is
+    large if the spectrum of the pixel is similar to that of the k-th of 2 to 12 random pixels. The
+    weights are a softmax of 100 times the cosines between these spectra. If the factor is larger
+    than 100, the borders between materials are sharper.
     """
     bands, height, width = cube.shape
     pixels = cube.flatten(1)

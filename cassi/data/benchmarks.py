@@ -18,9 +18,9 @@ from cassi.systems import check_mask
 
 PathLike = str | os.PathLike[str]
 
-# Published cubes were interpolated over wavelength, so some values lie a little below 0. KAIST's
-# test scenes come from the code of TSA-Net, which clips its validation scenes at 0. Cubes of counts
-# exceed [0, 1] by far more and must be refused.
+# Values of a cube may lie this far outside [0, 1]. Published cubes were interpolated over
+# wavelength, so some values lie a little below 0. (The code of TSA-Net, from which KAIST's test
+# scenes come, clips its validation scenes at 0.) Cubes of counts lie farther outside: refuse them.
 _MAX_OUTSIDE_UNIT_RANGE = 0.1
 
 

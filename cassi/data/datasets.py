@@ -46,8 +46,8 @@ def load_split(
         wavelengths: bands of the loaded scenes, nm, rising.
         manifest: a manifest, a JSON file with one, or the name of a bundled one, such as "cave".
         cache: folder for converted copies, created if needed. Copies are mapped into memory, so
-            processes share them, and a data set may be larger than the memory. If a file, or an
-            argument that changes values, has changed, a new copy is made.
+            processes share them, and a data set may be larger than the memory. A new copy is made
+            if the file has changed, or if an argument that changes its values has changed.
         scale: divisor of the values, as for `load_scene`.
         key: name of the array in the files, as for `load_scene`.
         axes: order of the axes of the array, as for `load_scene`.
@@ -237,7 +237,6 @@ def load_all(
     """Load scenes in threads, with converted copies of them in `cache`.
 
     The first call writes the copies. Later calls map the copies into memory.
-
 
     Args:
         paths: files or folders of the scenes.

@@ -78,8 +78,8 @@ def load_cube(
         path: File with one of the suffixes in ``READ_SUFFIXES``, or a folder of images, one a band.
         key: Name of the array; by default a usual name, else the only array that fits.
         axes: Order of the axes in the file, such as "HWC". By default the order that the file
-            states. Otherwise the axis of length ``bands`` is taken for the bands, else the shortest
-            axis.
+            states. If it states none, the only axis of length ``bands`` is taken for the bands. If
+            there is no such axis, the shortest axis is.
         bands: Number of bands expected, a hint for the order of the axes.
 
     Raises:
@@ -93,7 +93,7 @@ def load_cube(
 def load_mask(
     path: PathLike, *, key: str | None = None, axes: str | None = None, bands: int | None = None
 ) -> LoadedArray:
-    """Read a mask; arguments and errors are those of `load_cube`.
+    """Read a mask; arguments and exceptions are as in `load_cube`.
 
     ``data`` has shape (K, 1 or C, H, W). A file with two axes gives (1, 1, H, W). A file with three
     axes gives (1, C, H, W), or (K, 1, H, W) with ``axes="KHW"``, where K is the number of shots.
@@ -120,7 +120,7 @@ def load_measurement(
         path: File with one of the suffixes in ``READ_SUFFIXES``.
         key: Name of the array.
         axes: Order of the axes in the file, such as "HWK".
-        finite: Refuse values that are not finite. With False the caller has to check them by
+        finite: Refuse values that are not finite. If False, the caller has to check the values by
             `check_finite`; bad pixels, for example, may have any value.
         counts: Take integers as they are, also in images and in files that state a scale.
 

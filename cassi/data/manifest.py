@@ -24,9 +24,9 @@ class Manifest:
         wavelengths: bands to which all scenes are interpolated, nm, rising.
         train: checksum (SHA-256, hexadecimal) of each file or PNG folder by its path relative to
             the data root, with forward slashes.
-        validation: checksums of the validation scenes, by which weights are selected.
-        test: checksums of the test scenes, by which nothing is selected.
-        aliases: by path, the name that a scene has in other data sets if its file has another name.
+        validation: checksums of the scenes that are used to select weights.
+        test: checksums of the scenes that are used to select nothing.
+        aliases: by path, the name of the scene in other data sets if its file has another name.
     """
 
     wavelengths: tuple[float, ...]

@@ -153,8 +153,8 @@ def list_scenes(root: PathLike, name: str) -> list[Path]:
 def load_toolbox_scene(path: Path, folder: Folder, wavelengths: tuple[float, ...]) -> Scene:
     """Read a cube `(H, W, C)` as the toolbox does; ValueError for another number of bands."""
     bands, full_scale = len(wavelengths), folder.full_scale
-    # Only the message of the error shows that a file has no array of this name. All other errors
-    # are raised, and every error of the last name.
+    # If a file has no array of this name, only the message of the error says so. Then the next name
+    # is tried. All other errors are raised, as is any error for the last name.
     for key in folder.keys:
         try:
             loaded_cube = load_cube(path, key=key, axes="HWC", bands=bands)

@@ -31,12 +31,12 @@ from cassi.data.formats import arrays, envi, machine_memory, name_errors, tiff
 
 MB = 1_000_000
 BASE_MB, BYTES_PER_BYTE = 512, 64
-"""Limit of memory: 512 MB, and 64 bytes for each byte of the file, because the file may be
-compressed. Larger numbers allow files that are compressed more; smaller numbers stop a hostile file
-earlier."""
+"""Limit of memory: `BASE_MB`, plus `BYTES_PER_BYTE` bytes for each byte of the file, because the
+file may be compressed. If the second number is larger, files may be compressed more. If it is
+smaller, a hostile file is stopped earlier."""
 BASE_SECONDS, MB_PER_SECOND = 8, 128
-"""Limit of processor time: 8 s, plus one second for each 128 MB of the memory limit above
-`BASE_MB`."""
+"""Limit of processor time: `BASE_SECONDS`, plus one second for each `MB_PER_SECOND` by which the
+limit of memory exceeds `BASE_MB`."""
 # A reader opens few files at a time. The others are modules that its library imports meanwhile.
 _MAX_OPEN_FILES = 64
 # An idle process ends after this time and frees its memory. The next request starts a new process.
@@ -195,7 +195,7 @@ def _apply_limits(megabytes: int, seconds: int) -> Iterator[None]:
             resource.setrlimit(kind, limits)
 
 
-# The file or folder that may be opened now. None between two requests, when all files may be
+# The file or folder that may be opened now. It is None between two requests; then all files may be
 # opened.
 _allowed_path: Path | None = None
 _PACKAGE = str(Path(__file__).parents[1])

@@ -24,8 +24,8 @@ from cassi.checks import check_readable
 from cassi.data.reader_process import send
 
 LIMIT_VARIABLE = "CASSI_READ_MB"
-"""Environment variable with the memory, in MB, that reading one file may take. The limit of time
-follows from it."""
+"""Environment variable: the memory, in MB, that reading one file may take. The limit of processor
+time is computed from this memory."""
 # Limit of the elapsed time of reading, divided by the limit of processor time. It is above 1
 # because the process also waits for the disk and for other programs.
 _MAX_ELAPSED_RATIO = 1.5
@@ -154,7 +154,7 @@ class _Reader:
         raise RuntimeError(f"{path}: {arguments[0]}")
 
     def _send_request(self, request: Mapping[str, object]) -> dict[str, int]:
-        """Send a request; return the limits that the process sets itself for it."""
+        """Send a request; return the limits that the reader process applies to it."""
         # An idle process ends by itself, perhaps just now. Then the second attempt starts a new
         # process.
         for _ in range(2):
@@ -226,11 +226,12 @@ class _Reader:
             return process.wait()
 
     def forget(self) -> None:
-        """Forget the process after a fork of its parent, which continues to use it."""
+        """Drop the reader in a forked child: only the parent may go on using it."""
         if self.connection is not None:
             os.close(self.connection.detach())
         if self.process is not None:
-            # The reader is no child of the fork. With a status, Popen does not wait for it.
+            # This process cannot wait for the reader, which is a child of its parent. If a status
+            # is set, Popen does not try.
             self.process.returncode = 0
         # This reference keeps the buffered reader open. Closing it takes its lock, which a thread
         # of the parent may have held at the fork. That thread does not exist here, so closing could

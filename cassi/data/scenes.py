@@ -36,8 +36,8 @@ _STORE_SUFFIX = ".zarr"
 FULL_SCALE = 65535
 """The value of a compact cube that stands for 1."""
 # If at most this fraction of the values exceeds 1, these values are highlights, and 1 means white
-# in the file. Then the divisor is kept as `Scene.scale`. If more values exceed 1, the file has
-# another unit.
+# in the file. Then the maximum, by which the scene is divided, is kept as `Scene.scale`. If more
+# values exceed 1, the file has another unit.
 MAX_HIGHLIGHT_FRACTION = 0.01
 
 

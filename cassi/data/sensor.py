@@ -155,7 +155,7 @@ class Sensor:
         return mean if self.shot is None else torch.poisson(mean, noise_generator)
 
     def _digitize(self, electrons: Tensor) -> Tensor:
-        """Convert electrons to counts; return the electrons that the counts stand for."""
+        """Round electrons to counts; return them in electrons, with offset and dark if `raw`."""
         counts = electrons / self.gain + self.offset
         if self.bits is not None:
             counts = counts.round()

@@ -88,8 +88,8 @@ class Simulator:
 
     Args:
         masks: source of masks, or one mask for all.
-        step: dispersion in pixels per band, whole or not. From several steps one is drawn for each
-            batch.
+        step: dispersion in pixels per band, whole or not. If there are several steps, one is drawn
+            for each batch.
         axis: -1 disperses along columns, -2 along rows.
         offsets: one shift per band in pixels, instead of the step.
         detector: pixels of the detector along the axis, for cubes of the size of the mask. For

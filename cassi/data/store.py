@@ -21,8 +21,8 @@ _TABLE = "CREATE TABLE results (name TEXT PRIMARY KEY, record TEXT, checksum TEX
 # The file may come from somebody else, so a longer row is not read into memory.
 _MAX_RECORD_CHARACTERS = 2**26
 # SQLite raises the same class of error for a damaged file and for a file that cannot be opened,
-# locked or written. Only the message tells them apart: these are words of the second kind, after
-# which the file must not be replaced.
+# locked or written. Only the message tells the two apart. If it has one of these words, the file is
+# not damaged and must not be replaced.
 _ACCESS_ERRORS = ("locked", "unable to open", "readonly", "full", "I/O")
 # Longest wait for the lock of the file while another process holds it. A shorter wait may fail on a
 # slow disk.
@@ -34,8 +34,8 @@ class Store:
 
     A result is done if its record says so and has the expected fingerprint, and if all its files
     are there with the recorded size and checksum. Records are rows of one SQLite file, which
-    several processes may write. A damaged record, or one with damaged files, counts as missing,
-    with a warning. The folder is made when the first record is written.
+    several processes may write. If a record or one of its files is damaged, a warning is given and
+    the record counts as missing. The folder is made when the first record is written.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -55,8 +55,8 @@ class Store:
         """Write the record of a result whose files exist.
 
         The record has the size and SHA-256 of each file, and `values`, which consist of dicts,
-        lists, numbers and texts. With `is_result=False` the record does not count as a result; its
-        values may say why there is no result.
+        lists, numbers and texts. If `is_result` is false, the record does not count as a result;
+        its values may say why there is no result.
 
         Args:
             name: name of the result.
@@ -235,8 +235,8 @@ def fingerprint(value: object, content: bool = False) -> str:
 def describe_inputs(value: object, content: bool = False) -> Any:
     """Return a value in which descriptions replace the paths of existing files.
 
-    A description identifies a file. With `content` it is the SHA-256 of the file. Otherwise it is
-    its name, size and time of change, because reading a thousand files would take too long.
+    If `content` is true, a description is the SHA-256 of the file. Otherwise it is the file's name,
+    size and time of change, because reading a thousand files would take too long.
     """
     if isinstance(value, Mapping):
         return {str(key): describe_inputs(item, content) for key, item in value.items()}

@@ -33,7 +33,7 @@ BENCHMARK_WAVELENGTHS = (
 
 
 def checked_wavelengths(values: object, bands: int) -> tuple[float, ...]:
-    """Return wavelengths (nm) as a tuple; ValueError unless they rise and there is one per band."""
+    """Return wavelengths (nm) as a tuple; ValueError unless they rise from >= 10, one per band."""
     nm = _to_array(values)
     if len(nm) != bands:
         raise ValueError(f"expected {bands} wavelengths, one a band, got {len(nm)}")
@@ -58,8 +58,8 @@ def _to_array(values: object) -> np.ndarray:
 def to_nanometres(values: object, unit: str = "") -> np.ndarray:
     """Convert numbers or texts to wavelengths in nm, float64 `(C,)`; empty if they are no lengths.
 
-    If the unit is not known, numbers below 1e-3 are taken for metres, other numbers below 10 for
-    micrometres, and all others for nanometres.
+    If the unit is not known, the largest number decides: below 1e-3 the numbers are metres, below
+    10 micrometres, else nanometres. The result is also empty if a wavelength is below 10 nm.
     """
     nm = as_numbers(values)
     if not nm.size or not np.isfinite(nm).all() or nm.min() <= 0:
@@ -97,8 +97,9 @@ _MEAN_VARIANCE = 100.0
 # This number is added to the diagonal of the covariance, so that its inverse is accurate for close
 # bands. A larger number smooths the interpolation.
 _JITTER = 1e-6
-# With fewer bands there are too few inner bands to choose a length by. Then the length is
-# `_FALLBACK_LENGTH_RATIO` times the range of the bands, which makes the interpolation smooth.
+# If there are fewer bands than this, too few of them are inner bands by which to choose a length.
+# Then the length is `_FALLBACK_LENGTH_RATIO` times the range of the bands. This makes the
+# interpolation smooth.
 _MIN_BANDS_TO_FIT = 5
 _FALLBACK_LENGTH_RATIO = 2.0
 
@@ -150,8 +151,8 @@ def interpolate_spectra(
     plus the variance of an unknown mean. The correlation length is the one of
     `CORRELATION_LENGTHS_NM` by which bands are predicted best, each from the other bands. At every
     pixel, s² is the mean of the squared errors of these predictions, each divided by its expected
-    value. With five bands or more, the first and the last are not predicted, because they could
-    only be extrapolated. A target band that the cube has is copied, with its σ.
+    value. If there are five bands or more, the errors of the first and the last do not count,
+    because these two are extrapolated. A target band that the cube has is copied, with its σ.
 
     Args:
         cube: `(C, H, W)`, floating.
@@ -248,7 +249,7 @@ def _check_cube(cube: object) -> None:
 def _find_positions(
     cube: Tensor, source_nm: Sequence[float], target_nm: Sequence[float]
 ) -> np.ndarray | None:
-    """Return the index of each target band among the bands of a cube, with a fraction.
+    """Return the position of each target band among a cube's bands: an index with a fraction.
 
     None if the target bands are those of the cube.
     """

@@ -3,11 +3,12 @@
     python -m scripts.benchmarks.authors saunet_1stg=CLONE lambda_net=CLONE lade_dun_3stg=CLONE
 
 CLONE is a checkout of the authors' repository, which docs/reference/networks.md names. Its code is
-executed, so the packages that it imports must be installed (for most, einops and timm). Its calls
-of `.cuda()` do nothing here. Both networks get the weights of ours, a random 256×256 mask and a
-random scene, and are timed one after the other. `difference` is the largest difference of the two
-cubes, relative to the largest value. If a ratio is below 1, our network is faster. bf16 is bfloat16
-by autocast, with channels_last.
+executed, so the packages that it imports must be installed (for most, einops and timm).
+`Tensor.cuda` is replaced by a function that does nothing, so the authors' network stays on the CPU.
+Both networks get the weights of ours, a random 256×256 mask and a random scene, and are timed one
+after the other. `difference` is the largest difference of the two cubes, relative to the largest
+value of the authors' cube. `× authors` is our time over theirs: below 1, our network is faster.
+bf16 is our network in bfloat16 by autocast, with channels_last.
 """
 
 import importlib
@@ -33,7 +34,7 @@ Inputs = Callable[[Tensor, Tensor, cassi.SDCassi], tuple[Any, ...]]
 
 
 class Authors(NamedTuple):
-    """The class of a network in its authors' repository, and its arguments.
+    """A network in its authors' repository, and how to make and call it.
 
     Attributes:
         folder: folder of the repository that goes to the front of the search path of modules.
@@ -52,7 +53,7 @@ class Authors(NamedTuple):
 
 
 def with_norm(y: Tensor, masks: Tensor, camera: cassi.SDCassi) -> tuple[Any, ...]:
-    """Return y and the pair (Φ, Σ_c Φ²); zeros of the sum become 1, as it is a divisor."""
+    """Return y and (Φ, Σ_c Φ²). The sum is a divisor, so its zeros become 1."""
     norm = masks.square().sum(1)
     return y[:, 0], (masks, torch.where(norm == 0, 1, norm))
 
@@ -128,7 +129,7 @@ def main(arguments: list[str] | None = None) -> list[Row]:
 
 
 def stay_on_cpu(tensor: Tensor, *_: Any, **__: Any) -> Tensor:
-    """Replace `Tensor.cuda`, which authors' code calls on any machine."""
+    """Return the tensor. This replaces `Tensor.cuda`, which the authors' code calls anywhere."""
     return tensor
 
 
@@ -170,8 +171,8 @@ def compare(name: str, clone: Path, seconds: float, table: Table) -> Row:
 
 def load_authors(authors: Authors, clone: Path, ours: nn.Module) -> nn.Module:
     """Make the authors' network and give it the weights of ours."""
-    # Several repositories have a package of the same name. Without this, the second would get the
-    # modules of the first.
+    # Several repositories have a package of the same name. If its modules stayed loaded, the next
+    # network would be made from the modules of the repository before.
     package = authors.module.partition(".")[0]
     for module in [name for name in sys.modules if name.partition(".")[0] == package]:
         del sys.modules[module]

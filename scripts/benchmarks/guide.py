@@ -33,8 +33,8 @@ from cassi.viz.color import cie_response
 from scripts.benchmarks.tables import Parser, Table
 
 NOISE = 0.01
-# Shift down and to the right (pixels), angle, logarithm of the scale; see `find_motion` of
-# `cassi.guide_search`.
+# Shift down (pixels), shift to the right (pixels), angle (rad), logarithm of the scale; see
+# `find_motion` of `cassi.guide_search`. Both shifts together are 3 pixels.
 MOTION = torch.tensor([2.0, -2.24, math.radians(0.5), math.log(1 / 1.02)], dtype=torch.float64)
 
 

@@ -59,7 +59,7 @@ from scripts.benchmarks.tables import Parser, Table, data_folder
 
 BANDS = 28
 NO_AUGMENTATION = Augment(flip=False, rotate=False, splice=0.0, scale=(0.5, 0.5))
-# Kinds of scenes that are recorded scenes, and how they are augmented.
+# Kinds of recorded scenes, and how each is augmented.
 RECORDED_KINDS = {
     "scenes": NO_AUGMENTATION,
     "other light": Augment(**{**vars(NO_AUGMENTATION), "illumination": 0.6}),

@@ -27,8 +27,8 @@ from torch.nn.functional import avg_pool2d, conv2d, interpolate, pad
 
 # Samples per pixel, in both directions.
 SUBPIXELS = 4
-# A camera has one of these numbers. With 1, the light consists of spectral lines, as in most
-# simulations. With 4, it is broadband, as real light is.
+# A camera has one of these numbers. 1: the light consists of spectral lines, as in most
+# simulations. 4: the light is broadband, as real light is.
 WAVELENGTHS_PER_BAND = (1, 4)
 BANDS = 18
 # Wavelengths of the first and the last band.

@@ -35,7 +35,7 @@ from cassi.data.bundled import bundled_path
 from cassi.threads import free_cores
 from scripts.benchmarks.tables import Table
 
-# Environment of the libraries that choose kernels by the processor: torch, oneDNN and cassi.
+# Environment variables that limit torch, oneDNN and cassi, in this order, to AVX2 instructions.
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "CASSI_ISA": "avx2"}
 PROCESSORS: dict[str, dict[str, str]] = {"native": {}, "avx2": AVX2}
 METHODS: dict[str, Any] = {

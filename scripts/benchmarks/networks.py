@@ -4,8 +4,8 @@
     python -m scripts.benchmarks.networks --models mst_s cassi_net --sizes 256 660
     python -m scripts.benchmarks.networks --train --models dauhst_2stg --batch 4 --device cuda
 
-The time is that of the forward pass. With --train it is that of a training step: forward, backward
-and Adam. Weights and masks are random, because they do not change which operations are computed.
+The forward pass is timed. If --train is given, a training step is timed: forward, backward and
+Adam. Weights and masks are random, because they do not change which operations are computed.
 Every network and precision runs in a process of its own, and the peak memory is that of the whole
 process with its libraries. `bfloat16` is autocast with channels_last. A network fails if it does
 not take the size, needs more memory than the machine has, or returns a cube that is not finite. It
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     table = Table("network", "size", "precision", "GFLOPs", "ms", "peak MB", "parameters (M)")
     status, cases = 0, dict[str, Any]()
     for size, model, precision in product(options.sizes, options.models, options.cases):
-        # Each case has a new process, so its peak memory is that of this network alone. The process
+        # Each case has a new process, so the peak memory contains no other network. The process
         # is spawned, because a fork would begin with the memory of this process.
         process = ProcessPoolExecutor(1, get_context("spawn"))
         try:

@@ -31,8 +31,9 @@ Shape: TypeAlias = tuple[int, int]
 SUBPIXELS = 6  # samples per pixel and direction, of mask and sensor
 PAD = 8  # pixels of the mask plane around the mask's file
 NODES_PER_BAND = 4  # wavelengths traced per band
-# The spectrum of each lamp: Gaussians, with peak (nm), full width at half maximum (nm) and height;
-# and lines, with wavelength (nm) and power. A power of 1 is that of 1 nm at height 1.
+# The spectrum of each lamp. First: Gaussians, each (peak, nm; full width at half maximum, nm;
+# height). Second: spectral lines, the power of each by its wavelength, nm. A power of 1 equals the
+# power of 1 nm of a continuous spectrum of height 1.
 LAMPS: dict[str, tuple[list[tuple[float, float, float]], dict[float, float]]] = {
     "white LED": ([(452, 22, 1), (562, 115, 1)], {}),
     "LEDs": ([(468, 24, 0.8), (525, 32, 0.7), (592, 18, 0.6), (632, 19, 1), (540, 200, 0.1)], {}),
@@ -58,7 +59,7 @@ def plane_grid(rows: Array, columns: Array, shape: Shape) -> Tensor:
 def expose(
     relay: Relay, light: Iterable[tuple[float, Tensor]], shape: Shape, origin: Any, size: Shape
 ) -> Tensor:
-    """Sum the images of the mask plane on a window of the sensor, before blur and pixels.
+    """Sum the images of the mask plane in a window of the sensor: no blur, no mean over pixels.
 
     Args:
         relay: the optics between mask and sensor.
@@ -105,7 +106,7 @@ def draw_relay(rng: Random, span: Pair, pixels: float, axis: int, shape: Shape) 
         first, last = (Disperser(glasses, size).tangents(0, 0, nm)[1] for nm in span)
         return float(last - first) * focal
 
-    # `Disperser.size` whose distance has the right length, and then its sign.
+    # Find the `Disperser.size` that spreads the span over |pixels|, and then its sign.
     size = brentq(lambda x: abs(spread(x)) - abs(pixels), 1e-7, 0.8 if glasses else 2e-4)
     size *= math.copysign(1, spread(size) * pixels)
     disperser = Disperser(glasses, size, rng.normal(0, math.radians(1)))
@@ -114,8 +115,8 @@ def draw_relay(rng: Random, span: Pair, pixels: float, axis: int, shape: Shape) 
     roll, rotation = rng.normal(0, math.radians(0.4)), rng.normal(0, math.radians(0.15))
     relay = Relay(disperser, axis, focal, middle, half, lens, roll, colour, bulge, lean)
     # A user turns and moves the mask until its image is straight and has the right size. A small
-    # rotation and a small error of scale remain. The Jacobian of the image at the middle must be
-    # this rotation and scale; the pose of the mask follows from that.
+    # rotation and a small error of scale remain. The pose of the mask is the one that makes the
+    # Jacobian of the image at the middle equal to this rotation and scale.
     mid_nm, steps = sum(span) / 2, np.array([[1, 0, -1, 0], [0, 1, 0, -1]])
     ends = np.stack(relay.image(middle[0] + steps[0], middle[1] + steps[1], mid_nm))
     jacobian = (ends[:, :2] - ends[:, 2:]) / 2
@@ -135,8 +136,8 @@ def draw_mask(rng: Random, shape: Shape, axis: int) -> tuple[str, Tensor, Tensor
     The field stop limits the field along the dispersion, and in half of the draws also across it.
 
     Returns:
-        A description, the transmission of the padded mask plane, the user's design mask, and the
-        transmission of the plane where the design is 1.
+        A description; the transmission of the padded mask plane; the user's design mask; and the
+        transmission of an element whose design value is 1.
     """
     kind = rng.choice(["chrome on glass", "DMD", "printed grey"], p=[0.5, 0.3, 0.2])
     pitch = rng.choice([1.0, 2.0, 3.0, rng.uniform(1, 3), rng.uniform(1, 3)])

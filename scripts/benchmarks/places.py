@@ -6,8 +6,9 @@
 
 The first two commands estimate the position of mask and bands from a snapshot. They begin with the
 users' cameras of `random_cameras.py`. The table has the errors of the mask, of the first band and
-of the last band, in the middle of the field. With --filters, `cassi-calibrate` calibrates cameras
-of `lab.py`: from three frames through filters, or from one such frame, the step and the snapshot.
+of the last band, in the middle of the field. If --filters is given, `cassi-calibrate` calibrates
+cameras of `lab.py`: from three frames through filters, or from one such frame, the step and the
+snapshot.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Frames of random cameras of two independent generators, with the camera that the user has.
 
 For a camera of `lab.py`, the user's mask is shifted by a whole pixel or two. The user's offsets are
-a straight line in place of the curve, with an inexact shift and step. `optics.py` draws its own
-errors of the user.
+a straight line instead of the true curve, and the shift and step of this line are inexact. For a
+camera of `optics.py`, that module draws the errors of the user.
 """
 
 import contextlib
@@ -35,8 +35,8 @@ class Capture(NamedTuple):
         user_camera: the camera by the user's files.
         good_pixels: `(1, 1, H', W')`, the good pixels; None if all are good.
         wavelengths: wavelengths of the bands, nm.
-        mask_error: shift of the user's mask across the dispersion, pixels; mean of the shifts in
-            the first and the last band.
+        mask_error: shift of the user's mask across the dispersion, pixels. If the shift differs
+            between bands, this is the mean of the first and the last band.
         end_offsets: true offsets of the first and the last band in the middle of the field.
         score: returns the PSNR of a cube `(C, H, W)`.
     """

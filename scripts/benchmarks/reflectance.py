@@ -10,10 +10,11 @@ response comes from a frame of a white sheet, `response={white: …}`, or from t
 `response={patch: …}`. `true` is the camera with the true offsets. `filters` is the camera that
 `cassi-calibrate` estimates from three frames through filters and the white frame.
 
-The table has two columns for the reference, and two for the coloured patch. The first is the
-spectral angle between the mean of the patch and the truth, in degrees, and in brackets the angle
-without the response. The second is the fraction of bands in which the truth is within the 90 %
-error bar of that mean. `values in bars` is this fraction for all values of a scene.
+The table has two columns for the grey reference, and two for the coloured patch. First: the
+spectral angle between the mean of the patch and the truth, degrees; in brackets, the angle if the
+mean is not divided by the response. Second (`in bars`): the fraction of bands in which the truth is
+within the 90 % error bar of the mean. `values in bars` is the fraction of all values of a scene
+whose truth is within the 90 % error bar.
 """
 
 import contextlib

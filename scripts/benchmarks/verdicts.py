@@ -5,9 +5,9 @@
 
 The cameras come from two independent generators. `lab` has cameras of `lab.py` with the true
 offsets. `optics` has cameras of `optics.py` with the true offsets in the middle of the mask, and
-with the user's mask. Half of these masks are shifted by more than half a pixel, so a warning about
-`shift` is then true. So for a right camera, a warning counts as false if it is about mask, step,
-curve, direction or detector, but not if it is about the shift.
+with the user's mask. Half of these masks are shifted by more than half a pixel. For them a warning
+about `shift` is true. So if the camera is right, a warning counts as false if it is about mask,
+step, curve, direction or detector, but not if it is about the shift.
 """
 
 import time

@@ -23,7 +23,7 @@ from scripts.benchmarks.tables import Parser, Table, data_folder, write_json
 METHODS: dict[str, Any] = {
     "auto, of bands": cassi.methods.auto(),
     "gap_tv": "gap_tv",
-    "auto": "auto",  # with this camera, `video` takes its place
+    "auto": "auto",  # for a camera of a video, `auto` runs `video`
     "video, 4 passes": {"method": "video", "overrides": {"solver.passes": 4}},
 }
 

@@ -7,10 +7,14 @@ pixels are interpolated to 28 bands: evenly spaced ones over that range, or thos
 (453.5 to 648 nm). They are measured through the mask of the package, and `solver=auto` reconstructs
 them.
 
-The table has the spectral angle at the 28 bands. It also has the angle at the published wavelengths
-within their range, after linear interpolation (`linear`), and after the interpolation of
-`output.wavelengths=` (`smooth`). The last two columns interpolate the true 28 bands. They have the
-angle, and the root mean square of the errors over that of the error bars.
+The columns of the table are:
+
+- `at 28`: the spectral angle at the 28 bands;
+- `linear`: the angle at the published wavelengths within the range of the 28 bands, after linear
+  interpolation;
+- `smooth`: the same angle, after the interpolation of `output.wavelengths=`;
+- `true: smooth`: the angle of `smooth`, if the true 28 bands are interpolated;
+- `true: error/bar`: for these, the root mean square error over the root mean square error bar.
 """
 
 from statistics import mean

@@ -39,7 +39,7 @@ SHELLS = ("", "bash", "sh")
 STARTS = re.compile(r"(?:[A-Z_]+=\S* )*(cassi-\w+|python|make|pip|srun|git|cp|mkdir|\.)\s")
 LIMIT_SECONDS = 1200
 
-# Commands that need the data sets, and the folders that must be there for them.
+# First: the commands that need the data sets. Second: the folders that must be there for them.
 NEEDS_DATA = re.compile(r"cave_test|kaist|tsa_real|CASSI_DATA|data=cave|recipe=")
 DATA_FOLDERS = ("cave_test", "cave_train", "kaist_meas", "tsa", "tsa_real")
 
@@ -55,8 +55,8 @@ SKIP_REASONS = {
     r"outputs/calibrate.*tsa_real": "needs the calibration of that camera",
     r"data=kaist ": "needs cubes that we may not distribute",
 }
-# Patterns that are replaced in every command: values that a page leaves to the reader, and values
-# that take too long.
+# Patterns that are replaced in every command. They stand for values that a page leaves to the
+# reader, and for values that take too long.
 REPLACEMENTS = {
     r"^python": sys.executable,
     r"=\[METHODS\]": "=[gap_tv]",

@@ -237,7 +237,7 @@ def tiff_strips(folder: Path) -> Path:
 
 
 def tiff_ndtiff(folder: Path) -> Path:
-    """An index beside a TIFF, of NDTiff, that names a file elsewhere."""
+    """A TIFF with an index of NDTiff beside it. The index names a file elsewhere."""
     tags = [
         *((256, 4, 1, 9), (257, 4, 1, 8), (258, 3, 1, 32), (259, 3, 1, 1), (262, 3, 1, 1)),
         *((_STRIPS, 4, 1, 0), (277, 3, 1, 1), (278, 4, 1, 8), (279, 4, 1, 4 * 72), (339, 3, 1, 3)),
@@ -322,7 +322,7 @@ def pages_link(folder: Path) -> Path:
 
 
 def bundled_path(folder: Path) -> str:
-    """A file elsewhere under the prefix of the package's own."""
+    """The prefix of the package's bundled files, with the path of a file elsewhere."""
     secret = _secret(folder, "mask.npy")
     np.save(secret, np.full((4, 5), SECRET, "f4"))
     return f"bundled:{secret}"
@@ -338,7 +338,7 @@ def tiff_circle(folder: Path) -> Path:
 
 
 def tiff_big_circle(folder: Path) -> Path:
-    """BigTIFF whose pages lead to each other, with 2^60 tags claimed by the second."""
+    """BigTIFF whose pages lead to each other. The second page claims 2^60 tags."""
     first = struct.pack("<Q", 1) + struct.pack("<HHQQ", 256, 16, 1, 5) + struct.pack("<Q", 52)
     second = struct.pack("<Q", 1 << 60) + struct.pack("<HHQQ", 257, 16, 1, 4)
     head = b"II" + struct.pack("<HHHQ", 43, 8, 0, 16)
@@ -370,7 +370,7 @@ def npz_twice(folder: Path) -> Path:
 
 
 def npy_objects(folder: Path) -> Path:
-    """A pickle in a .npy, which claims 10^18 of them."""
+    """A .npy that claims 10^18 Python objects, and contains a pickle."""
     header = {"descr": "|O", "fortran_order": False, "shape": (10**6,) * 3}
     with (folder / "a.npy").open("wb") as stream:
         np.lib.format.write_array_header_1_0(stream, header)
@@ -396,7 +396,7 @@ def hdf5_circle(folder: Path) -> Path:
 
 
 def hdf5_deep(folder: Path) -> Path:
-    """10,000 groups, each in another: paths that take the square of their number."""
+    """10,000 groups, each inside the one before. The sum of their paths' lengths is 10^8."""
     with h5py.File(folder / "a.h5", "w", libver="latest") as file:
         group = file
         for _ in range(10_000):
@@ -461,7 +461,7 @@ def envi_sizes(folder: Path) -> Path:
 
 
 def envi_lines(folder: Path) -> Path:
-    """An ENVI header of 900,000 empty lines, which take the square of their number."""
+    """An ENVI header of 900,000 empty lines. The time of a slow reader grows as their square."""
     envi_sizes(folder)
     with (folder / "a.hdr").open("a") as file:
         file.write("\n" * 900_000)
@@ -500,7 +500,7 @@ def mat_nested(folder: Path) -> Path:
 
 
 def name_of_escapes(folder: Path) -> Path:
-    """A damaged file whose name has lines, and steers a terminal."""
+    """A damaged file whose name has line breaks, and codes that control a terminal."""
     path = folder / "a\nerror: none\x1b[2J\r\u202e.npy"
     path.write_bytes(b"\x93NUMPY")
     return path
@@ -529,7 +529,7 @@ def standard_input(folder: Path) -> Path:
 
 
 def folder_as_file(folder: Path) -> Path:
-    """A folder that is called as a file."""
+    """A folder whose name ends like that of a file."""
     (folder / "a.tif").mkdir()
     return folder / "a.tif"
 

@@ -8,9 +8,9 @@ and cassi-calibrate get SIGKILL or SIGTERM after a random CPU time (Linux). Afte
 final file must be readable and match its checksum, and no process that the command started may
 still run. After SIGTERM the command must have printed one line about it. Then the same command is
 started again, and maybe killed again, until it completes. Then no temporary file may be left, and
-the results must be those of an undisturbed run, bit for bit: the cube and results.json, and of the
-training weights, optimizer and metrics.csv. One line is printed per kill and per completed run. The
-exit status is 1 if there was a fault.
+the results must equal those of an undisturbed run bit for bit. Compared are the cube and
+results.json, and for a training its weights, optimizer state and metrics.csv. One line is printed
+per kill and per completed run. The exit status is 1 if there was a fault.
 
 With `--renames`, one run is killed after its first rename, another after its second, and so on.
 That covers all states of the files, because nothing changes under a final name between renames.
@@ -242,11 +242,11 @@ def _is_equal(a: Any, b: Any) -> bool:
 
 
 def judge_end(number: int, status: int, log: Path) -> list[str]:
-    """Return the faults in the exit status and the output of a command after a signal."""
+    """Return the faults in a command's exit status and output after the signal `number`."""
     text = log.read_text(errors="replace")
     faults = [f"a traceback: {text[-2000:]}"] if "Traceback" in text else []
-    # Two other exit statuses are right. If the command has not installed its handler yet, the
-    # system ends it. If the signal comes at the very end, the command may be done.
+    # Besides TERMINATED, two exit statuses are right: -SIGTERM if the command has not installed its
+    # handler yet, and 0 if the command is done before it handles the signal.
     if number == signal.SIGTERM and status not in (TERMINATED, -signal.SIGTERM, 0):
         faults.append(f"exit status {status}")
     if status == TERMINATED and text.count("terminated; ") != 1:
@@ -281,7 +281,7 @@ def _has_ended(number: int) -> bool:
 
 
 def ends_before(number: int, seconds: float, pause: float) -> bool:
-    """Wait until a process has used so much CPU time, and then a pause; tell whether it has ended.
+    """Wait until process `number` has used so much CPU time, and then pause; tell if it has ended.
 
     CPU time is used because, on a busy machine, wall-clock time does not say how far the process
     is.
@@ -311,7 +311,7 @@ def start(case: Case, folder: Path, begin: Callable[[], object] = lambda: None) 
         begin: function that the new process calls first.
 
     Returns:
-        The number of the new process.
+        The process id of the new process.
     """
     number = os.fork()
     if number:
@@ -354,7 +354,7 @@ def end_at_rename(count: int) -> None:
 
 
 def wait(number: int) -> int:
-    """Return the exit status of a process, negative after a signal."""
+    """Wait for process `number`; return its exit status, or minus the signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
 
 

@@ -56,7 +56,7 @@ def is_participle(word: str) -> bool:
 
 
 def stored_names(function: ast.AST) -> Iterator[ast.Name]:
-    """Yield the names that a function assigns to, once each, without those of inner functions."""
+    """Yield once each name that a function assigns to; names in inner functions do not count."""
     nodes, names = list(ast.iter_child_nodes(function)), set()
     while nodes:
         node = nodes.pop(0)

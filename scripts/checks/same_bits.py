@@ -31,8 +31,8 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 OUTPUT_OPTIONS = ["output.pictures=false", "output.progress=false", "threads=1"]
 FEW_ITERATIONS = ["solver.iterations=4"]
 FEW_IN_PHASES = ["solver.iterations=6", "solver.sigma.counts=[3,3]"]
-# Options with the same purpose for methods of several phases: the iterations of the phases must add
-# up to `solver.iterations`.
+# For methods of several phases: options that shorten a run to a few iterations. The iterations of
+# the phases must add up to `solver.iterations`.
 FEW_ITERATIONS_OF = {
     "desci": [*FEW_IN_PHASES, "prior.counts=[3,3]"],
     "pnp_admm": [

@@ -22,11 +22,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# Longer functions are listed, except in networks of the literature.
+# A function with more lines is listed, unless it belongs to a network of the literature.
 MAX_FUNCTION_LINES = 60
 KINDS = ("code", "docstring", "comment", "blank")
 # This program reconstructs by a Python call or by the command. It prints how many modules of the
-# package that loads, and how many lines they have.
+# package were loaded for this, and how many lines they have.
 PROGRAM = """
 import json, sys, torch
 import cassi

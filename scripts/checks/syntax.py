@@ -3,9 +3,9 @@
     python -m scripts.checks.syntax [FOLDER]
 
 FOLDER has torch's headers; the default is `$CASSI_TORCH_2_11`, else `../shared/torch_2_11/include`.
-Without headers or a compiler, the check says so and passes. CUDA sources are compiled as C++, with
-the headers of `csrc/emulated`. If `nvcc` is found, `ops.cpp` and the C++ sources of `csrc/cuda` are
-also compiled with CUDA's headers.
+If headers or a compiler are missing, the check says so and passes. CUDA sources are compiled as
+C++, with the headers of `csrc/emulated`. If `nvcc` is found, `ops.cpp` and the C++ sources of
+`csrc/cuda` are also compiled with CUDA's headers.
 """
 
 import os

@@ -36,7 +36,7 @@ def summarize(cubes: list[Tensor], nm: Tensor) -> Statistics:
 
 
 def log_mean_spectrum(cube: Tensor, nm: Tensor) -> Tensor:
-    """Return the logarithm of a cube's mean spectrum, less its mean over wavelengths."""
+    """Return the logarithm of a cube's mean spectrum; its mean over wavelengths is subtracted."""
     spectrum = cube.double().mean((1, 2)).numpy()
     # In logarithms the brightness of a scene is an additive constant, which is subtracted.
     logs = torch.from_numpy(np.log(np.interp(WAVELENGTHS.numpy(), nm.numpy(), spectrum)))
@@ -47,7 +47,7 @@ def moment_factor(cubes: list[Tensor], components: int = 12) -> np.ndarray:
     """Return F `(components, C)` with FᵀF ≈ the second moment of spectra of root mean square 1.
 
     Args:
-        cubes: `(C, H, W)`. Every fourth mean of 16×16 pixels is a spectrum.
+        cubes: `(C, H, W)`. The spectra are every fourth mean over 16×16 pixels.
         components: number of eigenvectors. The next eigenvalue is 1e-5 of the first.
     """
     rows = [avg_pool2d(cube[None].double(), 16)[0].flatten(1).mT.numpy() for cube in cubes]

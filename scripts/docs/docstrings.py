@@ -1,6 +1,6 @@
 """Extension of Griffe that turns examples in docstrings, `>>> …`, into code blocks.
 
-Without it, Markdown would take the examples for quotations. An example ends at the next empty line,
+Otherwise Markdown would take the examples for quotations. An example ends at the next empty line,
 as for doctest.
 """
 

@@ -6,7 +6,7 @@ page lead to files of the repository. The hooks change them to links to the page
 Equations, `$…$` and `$$…$$` as on GitHub, become MathML, which browsers show without a script or a
 font.
 
-With CASSI_DOCS_RUN=1 the notebooks are executed, and the tutorials show their outputs.
+If CASSI_DOCS_RUN=1, the notebooks are executed, and the tutorials show their outputs.
 """
 
 import html
@@ -69,8 +69,9 @@ PICTURES = {
     for file in sorted((ROOT / ".github/images").glob("*.png"))
 }
 PAGE_OF = DEVELOPMENT | TUTORIALS | PICTURES
-# Browsers allow no workers on pages that are opened from a folder. The search of the theme needs a
-# worker; this script is a substitute for it.
+# The search of the theme needs a worker, but browsers allow none on pages that are opened from a
+# folder. This script is a substitute for a worker: its address on a server, and its path in the
+# site.
 SHIM, LOCAL_SHIM = "https://unpkg.com/iframe-worker/shim", "javascripts/iframe-worker.js"
 LINK = re.compile(r"(\]\()([^)\s#]+)([)#])")
 
@@ -161,12 +162,15 @@ def on_page_content(text: str, page: Page, config: MkDocsConfig, files: Files) -
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Let a page load from the site the script that the theme would load from another server."""
+    """Let a page load the script `SHIM` from the site instead of from another server."""
     return output.replace(SHIM, posixpath.relpath(LOCAL_SHIM, posixpath.dirname(page.url) or "."))
 
 
 def on_post_template(output: str, template_name: str, config: MkDocsConfig) -> str:
-    """Do the same on 404.html. It is served for any address, so its link is absolute."""
+    """Replace the link to that script on 404.html, too.
+
+    This page is served for any address, so the link is absolute.
+    """
     return output.replace(SHIM, f"/{LOCAL_SHIM}")
 
 

@@ -1,8 +1,8 @@
 """Train a small single-channel denoiser on bands and principal components of spectral scenes.
 
-Some scenes are not trained with, and the PSNR on these is printed for each noise level. The weights
-are written to OUT/denoiser.safetensors. Its metadata has the class of the network, its arguments
-and the settings of the training.
+Some scenes are not trained with. For each noise level, the PSNR on these scenes is printed. The
+weights are written to OUT/denoiser.safetensors. Its metadata has the class of the network, its
+arguments and the settings of the training.
 """
 
 import json
@@ -56,8 +56,8 @@ class Pool:
             for number, cube in enumerate(make_scales(read_scene(file, white))):
                 kinds[number].append(cube.half())
                 kinds[2].append(compute_components(cube).half())
-        # The kinds are bands at full size, bands at half size, and principal components of both.
-        # Each has the fraction of patches that are drawn from it.
+        # The numbers are the fractions of the patches: 30 % are cut from bands at full size, 35 %
+        # from bands at half size, and 35 % from principal components at both sizes.
         self.kinds = list(zip(kinds, (0.3, 0.35, 0.35), strict=True))
 
     def sample(self, count: int, size: int) -> Tensor:
@@ -114,7 +114,7 @@ def initialize(net: DRUNet) -> None:
 
 
 def train(net: DRUNet, pool: Pool, settings: Any) -> None:
-    """Minimise the squared error divided by the noise level, so that weak noise counts as well."""
+    """Minimise the squared error over noise level + 0.01, so that weak noise counts as well."""
     net.train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.Adam(net.parameters(), lr=settings.rate)
     # The rate rises linearly in the first steps, and then follows a cosine down to 0.

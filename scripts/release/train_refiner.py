@@ -7,7 +7,7 @@ most of which are ideal. The network of the package reconstructs each batch once
 
 A training step continues the refinement of one batch by a window of several iterations, and
 computes the gradient through this window. TV and the directions of the subspace count as constants.
-After its last iteration, a batch begins again with the first. Windows are short at first, and long
+A batch whose iterations are done starts anew at iteration 1. Windows are short at first, and long
 at the end. The loss is the logarithm of the root mean square error at the end of a window, times
 the fraction of the iterations that are done. The moving average of the weights is written to
 OUT/refiner.safetensors, in half precision.
@@ -55,8 +55,8 @@ from cassi.training.module import combine_seeds, merge_bands
 # Numbers of bands that the batches take in turn.
 BANDS = (28, 28, 14, 28, 20)
 NOISELESS = (1, 55, 90)
-# Cameras that the batches take in turn: 1 for an ideal camera or 0 for a digital twin, and the
-# smallest and largest SNR, dB.
+# Cameras that the batches take in turn, three numbers each. First: 1 for the nominal camera, 0 for
+# a digital twin. Second and third: smallest and largest SNR, dB.
 CAMERAS = (NOISELESS, (1, 33, 55), (0, 55, 90), NOISELESS, (1, 27, 33), NOISELESS, (1, 40, 60))
 # Fraction of synthetic scenes.
 SYNTHETIC_FRACTION = 0.35
@@ -67,7 +67,7 @@ MAX_GATHER_FRACTION = 0.25
 # Shorter side of the scenes, pixels.
 MIN_SCENE_SIDE = 512
 LOSS = LogRMSE()
-# With fewer batches, the network would learn them by heart.
+# If there were fewer batches, the network would learn them by heart.
 MIN_BATCHES = 20
 # Number of batches that are not trained with; the gain on them is printed.
 VALIDATION_BATCHES = 4
@@ -214,7 +214,7 @@ def advance(denoiser: Denoiser, sample: Sample, window: int) -> Tensor:
 
 @torch.no_grad()
 def measure_gain(denoiser: Denoiser, samples: list[Sample]) -> float:
-    """Return the mean gain over the network, dB."""
+    """Return by how many dB the refined cubes are better than the network's, on average."""
     gains = []
     for sample in samples:
         run, truth = Run(denoiser, sample), sample.truth.float()
@@ -245,7 +245,7 @@ def fit(
         optimizer.zero_grad()
         loss.backward()
         gradient_norm = nn.utils.clip_grad_norm_(network.parameters(), 0.5)
-        # A batch whose gradient is not finite begins again with its first iteration.
+        # If the gradient of a batch is not finite, the batch starts anew at iteration 1.
         if bool(gradient_norm.isfinite()):
             optimizer.step()
         else:

@@ -64,7 +64,7 @@ from scripts.release.weights import BAR_ROWS, FRAME_COVERAGE
 
 METHODS = ("auto", "pretrained", "gap_tv")
 TABLE, SHIFTED, NOISY, BINARY, NARROW, FULL, ANY, ANY_SHIFTED = range(8)
-# Kinds of cameras and noise, first that of the published tables.
+# Kinds of cameras and noise, by number. `TABLE` is the kind of the published tables.
 KINDS = {
     TABLE: "nominal",
     SHIFTED: "mask shifted",
@@ -75,17 +75,17 @@ KINDS = {
     ANY: "any camera",
     ANY_SHIFTED: "any, mask shifted",
 }
-# Columns of a frame, and the fewest lines of a frame of the kinds `ANY` and `ANY_SHIFTED`.
+# First: columns of a frame. Second: least number of lines of a frame of `ANY` or `ANY_SHIFTED`.
 COLUMNS, MIN_LINES = 256, 96
-# Lines of a frame. The result of `auto` depends on how much of the scene a frame shows. The result
-# of a network hardly does, so it gets fewer lines, to save time.
+# Lines of a frame for each method. The result of `auto` depends on how much of the scene a frame
+# shows. The result of a network hardly depends on it, so `pretrained` gets half of the lines.
 LINES = {"auto": COLUMNS, "pretrained": COLUMNS // 2, "gap_tv": COLUMNS}
 FOLDS = 5
-# Quantiles of a feature that limit its range.
+# The range of a feature is limited by its quantiles at these two levels.
 FEATURE_RANGE = (0.001, 0.999)
 # Regions of each size, in every third reconstruction, whose means are compared with the truth.
 REGIONS_PER_SIZE = 2
-# From each reconstruction, so many values of so many bands are trained with.
+# From each reconstruction, `SAMPLES` values are trained with, drawn from at most `BANDS` bands.
 SAMPLES, BANDS = 6000, 10
 # Degrees of freedom of Student's t distribution, the model of the errors: it has heavy tails.
 DEGREES = 4.0
@@ -93,7 +93,7 @@ DEGREES = 4.0
 
 @dataclass(frozen=True)
 class Case:
-    """A reconstruction with its truth and evidence. Files of `gather` hold it by these names."""
+    """A reconstruction with its truth and evidence. It is pickled: fields keep their names."""
 
     path: Path
     scene: str

@@ -44,7 +44,8 @@ from cassi.uncertainty import estimate, score
 from scripts.benchmarks.kinds import PANEL, Row, compare
 from scripts.docs.figures import format_fractions
 
-# Relative to the weights of the package: the least mean gain, and the largest loss in a row.
+# Both are relative to the weights of the package. First: least mean gain over the rows. Second:
+# largest loss in a single row.
 MIN_MEAN_GAIN_DB, MAX_LOSS_DB = 0.02, 0.25
 # Largest loss in a row relative to `auto`, which needs no training.
 MAX_BELOW_AUTO_DB = 0.1
@@ -57,7 +58,8 @@ BAR_ROWS = (
     "16 bands",
     "step -3",
 )
-# Allowed fractions of the values within 90 % intervals: mean over all frames, and for each frame.
+# Least and largest allowed fraction of the values within 90 % intervals. First: for the mean over
+# all frames. Second: for each frame.
 MEAN_COVERAGE, FRAME_COVERAGE = (0.88, 0.92), (0.83, 0.96)
 
 # For each row, the score of each method, dB.
@@ -122,7 +124,7 @@ class FigureFile:
 
 
 def find_faults(rows: Rows, bars: Mapping[str, list[float]]) -> list[str]:
-    """Return the rows in which the last method, or its error bars, do not keep a limit."""
+    """Return the limits that the last method or its error bars miss, in a row or in the mean."""
     faults, gains = [], []
     for name, scores in rows.items():
         *_, level = scores.values()

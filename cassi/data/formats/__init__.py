@@ -27,7 +27,7 @@ class Source:
         read: Function that returns one of these arrays by name.
         other_items: Kind of each item that is no numeric array, such as "a cell array", by name.
         axes: Axis order stated by the file itself, by array name, for example "CHW".
-        units: Units of arrays, where the file states them.
+        units: Unit of each array whose unit the file states, by name.
         wavelengths: Wavelengths and their unit stated outside the arrays (headers, attributes).
         scale: Divisor of the values, and the name that the file gives it. None: the file states
             none, and integers of an image are divided by the maximum of their type.
@@ -80,7 +80,7 @@ def find_missing(
 
 
 def blank(values: np.ndarray, is_missing: np.ndarray) -> np.ndarray:
-    """Return values with NaN where they are missing."""
+    """Return values, with NaN in place of missing ones."""
     return np.where(is_missing, np.float32(np.nan), values) if is_missing.any() else values
 
 

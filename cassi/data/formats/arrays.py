@@ -154,7 +154,7 @@ def scale_integers(
 ) -> tuple[np.ndarray, str, float | None]:
     """Scale integer grey levels of a file to [0, 1]; a mask of zeros and ones is never scaled.
 
-    With `counts`, integers are taken as they are, even if the file states a scale.
+    If `counts` is true, integers are taken as they are, even if the file states a scale.
 
     Returns:
         The array; a remark on the scaling of integers ("" for other numbers); the value that the

@@ -48,10 +48,10 @@ def read_curve(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Read a value per band and its standard error, `(C,)` each; messages begin with `name`.
 
-    The file has one of two forms. It is a line or a column with a value per band; then the standard
-    errors are 0. Or each line has a wavelength (nm, rising), a value, and optionally the standard
-    error of the value (default 0). Then the lines are interpolated linearly to the wavelengths of
-    the bands.
+    The file has one of two forms. First: a line or a column with a value per band; the standard
+    errors are 0. Second: each line has a wavelength (nm, rising), a value, and optionally the
+    standard error of the value (default 0); values and errors are interpolated linearly to the
+    wavelengths of the bands.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -84,9 +84,9 @@ def read_curves(
 ) -> np.ndarray:
     """Read the responses of G channels, float32 `(G, C)`; messages begin with `name`.
 
-    The file has one of two forms. Each line has a wavelength (nm, rising) and the response of each
-    channel; outside the listed wavelengths the responses are 0. Or each line has the responses of
-    one channel, a number per band.
+    The file has one of two forms. First: each line has a wavelength (nm, rising) and the response
+    of each channel; outside the listed wavelengths the responses are 0. Second: each line has the
+    responses of one channel, a number per band.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -38,7 +38,7 @@ def read_envi(path: Path) -> Iterator[Source]:
 
     header_path, data_path = _find_pair(path)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # it warns of capital letters
+        warnings.simplefilter("ignore", UserWarning)  # spectral warns of capitals
         image = envi.open(str(header_path), str(data_path))
     if isinstance(image, envi.SpectralLibrary):
         raise ValueError("it is a spectral library, not an image")

@@ -40,8 +40,8 @@ def read_hdf5(path: Path, *, matlab: bool = False) -> Iterator[Source]:
     """Open an HDF5 file and yield its arrays; the name of an array is its path in the file.
 
     MATLAB writes its column-major arrays in the order of the memory, so HDF5 lists their axes in
-    reverse. The axes are reversed back if MATLAB wrote the file (`matlab`) or, by its attributes,
-    the data set.
+    reverse. The axes are reversed back if MATLAB wrote the file (`matlab`), or if the data set has
+    the attribute `MATLAB_class`.
     """
     import h5py
 

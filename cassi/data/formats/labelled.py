@@ -1,4 +1,4 @@
-"""Dimensions and attributes of arrays by the CF conventions, which xarray also uses."""
+"""Read names of dimensions, scale, offset and missing values as the CF conventions define them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,8 +17,8 @@ WAVELENGTH = {
 }
 """Attributes of the coordinate `wavelength`."""
 FWHM = {"units": "nm", "long_name": "full width at half maximum of the band"}
-# Attributes by which a stored number is converted to a value (CF conventions, sections 8.1 and
-# 2.5.1).
+# Attributes that say how a stored number is converted to a value, or that it is missing (CF
+# conventions, sections 8.1 and 2.5.1).
 _CF_ATTRIBUTES = (
     *("scale_factor", "add_offset", "_FillValue", "missing_value"),
     *("valid_min", "valid_max", "valid_range"),
@@ -46,7 +46,7 @@ def axis_letters(dimensions: Sequence[str]) -> str:
 
 
 def unpack(values: np.ndarray, attributes: Mapping[str, object], axes: str = "") -> np.ndarray:
-    """Return scale_factor · stored + add_offset, with NaN for missing values.
+    """Return scale_factor · stored + add_offset; NaN for a value that is missing or out of range.
 
     An attribute is one number, or one per band.
 

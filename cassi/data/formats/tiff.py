@@ -16,8 +16,8 @@ from cassi.data.formats import Source, as_numbers, drop_opacity
 # Values of the tags Compression and PhotometricInterpretation.
 _NO_COMPRESSION = 1
 _COLOUR_FILTER_ARRAY = 32803
-# Bits of pixels that cameras store without gaps, the most significant bit first. For these tifffile
-# needs the package imagecodecs, so they are unpacked here.
+# Bits of pixels that cameras store without gaps, the most significant bit first. tifffile would
+# need the package imagecodecs to read such pixels, so they are unpacked here.
 _PACKED_BITS = (10, 12, 14)
 _WAVELENGTH_NAME = re.compile(r"(\d+(?:\.\d+)?)\s*nm", re.IGNORECASE)
 
@@ -156,7 +156,7 @@ def stated_wavelengths(description: str) -> tuple[object, str] | None:
 
 
 def _count_packed_bits(page: Any) -> int:
-    """Return the bits of a packed pixel, 0 without packing; ValueError for a colour mosaic."""
+    """Return the bits of a packed pixel, 0 if none is packed; ValueError for a colour mosaic."""
     if int(page.photometric) == _COLOUR_FILTER_ARRAY:
         raise ValueError("it has a mosaic of colour filters; expected a monochrome sensor's frame")
     bits = page.bitspersample

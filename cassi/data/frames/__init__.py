@@ -26,8 +26,9 @@ STEPS = ("bits", "dark", "flat", "bad_pixels", "saturation", "window", "scale")
 # If more pixels than this fraction exceed a threshold, they are no outliers. Then the threshold is
 # too low, or the whole frame is noisy.
 MAX_OUTLIER_FRACTION = 0.1
-# With bad_pixels=auto, pixels of a dark frame beyond so many robust standard deviations are hot. A
-# smaller number finds weaker hot pixels, and more pixels that are only noisy.
+# If bad_pixels=auto, a pixel of the dark frame is hot if it differs from its neighbours by more
+# than so many robust standard deviations. A smaller number finds weaker hot pixels, and more pixels
+# that are only noisy.
 HOT_PIXEL_SIGMAS = 8.0
 # If more pixels than this fraction share the largest value, these may be a bright area of the
 # scene, such as a white wall. Then no pixel is left out, and a warning asks the user for the level.
@@ -96,9 +97,10 @@ class Preprocessing:
 
         y = scale · window((f − dark) / r) / F,  r = (flat − dark) / mean(flat − dark)
 
-    F = 2^bits − 1 is the full scale, or 1 without `bits`. Bad and saturated pixels get values of
-    their good neighbours. `PreparedFrame.bad_pixels` marks them, so that a reconstruction leaves
-    them out. Files are read once, when the object is made. Several frames in one file are averaged.
+    F = 2^bits − 1 is the full scale; F = 1 if `bits` is None. Bad and saturated pixels get values
+    of their good neighbours. `PreparedFrame.bad_pixels` marks these pixels, and a reconstruction
+    leaves them out. Files are read once, when the object is made. Several frames in one file are
+    averaged.
 
     Args:
         bits: bits of the sensor's converter. Frames are then counts from 0 to 2^bits − 1, also if
@@ -108,15 +110,16 @@ class Preprocessing:
         dark: dark level in the unit of the frame; or the file of a frame that was taken in the dark
             with the same exposure. "auto" estimates the level from the edges, see `edge_level`.
         flat: file of a frame of the bare sensor (no mask, no scene) under even light. The dark
-            level is subtracted from it, and it is divided by its mean over good pixels. It must not
-            contain the mask, because the mask is part of the camera.
-        bad_pixels: pixels to leave out, as one of these or a list of them. A file of the raw
-            frame's size has values other than zero at bad pixels. A pair is [row, column]. A number
-            is a threshold in robust standard deviations for hot pixels. They are searched for in
-            the files of dark frame and flat field (`find_outliers`), or without such files in the
-            frame itself (`find_hot_in_snapshot`; 8 suits grey masks, 12 suits binary masks). "auto"
-            searches in the file of a dark frame, with a threshold of 8. With all of these, dead
-            rows and columns are left out, too, see `find_dead_lines`. None leaves nothing out.
+            level is subtracted, and the difference is divided by its mean over good pixels. The
+            file must not show the mask, because the mask is part of the camera.
+        bad_pixels: pixels to leave out, an item or a list of items. An item is a file of the raw
+            frame's size, with values other than zero at bad pixels; or a pair [row, column]; or a
+            number, the threshold for hot pixels in robust standard deviations; or "auto", which
+            searches only the file of a dark frame, with a threshold of 8. A number searches the
+            files of dark frame and flat field (`find_outliers`). If there are no such files, it
+            searches the frame itself (`find_hot_in_snapshot`; 8 suits grey masks, 12 suits binary
+            masks). If there is any item, dead rows and columns are left out, too
+            (`find_dead_lines`). None leaves nothing out.
         saturation: level of the raw frame from which on pixels are saturated and left out. "auto"
             takes full scale if a pixel reaches it, else the level of `clipped_level`. None: no
             pixel counts as saturated.
@@ -399,8 +402,8 @@ class Preprocessing:
     def _find_hot_pixels(self, size: tuple[int, ...]) -> Tensor | None:
         """Return the hot pixels of dark frame and flat field, bool `(H, W)`, or None.
 
-        Without these files the result is None, and a threshold applies to the frame itself. With
-        "auto" it is also None if no pixel or too many pixels of the dark frame are hot.
+        If there are no such files, the result is None, and a threshold applies to the frame itself.
+        For "auto" the result is also None if no pixel or too many pixels of the dark frame are hot.
         """
         smooth_frames = {}
         if "dark" in self._files:

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# In a snapshot neighbours differ because of the mask's code, not only because of noise. So for each
-# sigma of the threshold, this fraction of the contrast among the neighbours is added. Without it
-# bright openings of the mask would count as hot.
+# In a snapshot neighbours differ because of the mask's code, not only because of noise. So this
+# fraction of their contrast (maximum − minimum) is added to σ before the threshold multiplies it.
+# Otherwise bright openings of the mask would count as hot.
 CODE_CONTRAST = 0.3
 # A line is dead if at least this fraction of its good pixels has one value. The fraction is below
 # 1, so that single pixels of another value, such as hot pixels, do not hide a dead line.
@@ -17,7 +17,8 @@ MIN_STUCK_FRACTION = 0.99
 # In the lines beside a dead line, less than this fraction of the pixels may have its value.
 # Otherwise the scene itself has one brightness there, such as a black object.
 MAX_EQUAL_FRACTION = 0.5
-# More dead lines side by side are a part of the detector that gets no light, such as its border.
+# If more dead lines than this lie side by side, that part of the detector gets no light: its
+# border, for example.
 MAX_DEAD_WIDTH = 3
 # In a line with fewer good pixels, all of them may have one value by chance.
 _MIN_LINE_PIXELS = 8
@@ -75,10 +76,10 @@ def find_lines(is_bad: Tensor, is_usable: Tensor) -> list[tuple[str, int]]:
 def edge_level(measurement: Tensor, step: float, axis: int = -1) -> float:
     """Estimate a sensor's dark level from the edges of one snapshot `(B, K, H, W')`, in its unit.
 
-    The outermost |step| columns on either side get the light of one band only. This is little light
-    compared with the middle, where C bands add up. The level is the mean of the medians of both
-    sides. The estimate is too high if the scene is bright up to its left and right border. A dark
-    frame is better.
+    The outermost |step| columns on either side (rows if `axis` is -2) get the light of one band
+    only. This is little light compared with the middle, where C bands add up. The level is the mean
+    of the medians of both sides. If the scene is bright up to these sides, the estimate is too
+    high. A dark frame is better.
     """
     length = measurement.shape[axis]
     count = min(max(1, math.floor(abs(step))), length)
@@ -108,7 +109,7 @@ def find_hot_in_snapshot(frame: Tensor, threshold: float) -> Tensor:
     max and min are taken over the pixel's 8 neighbours; σ is defined as in `find_outliers`. The
     contrast among the neighbours comes from the mask's code, so the threshold rises with it. In 15
     clean snapshots with grey masks, five of them real captures, a threshold of 6.4 finds no pixel.
-    With a binary mask a threshold of 10 finds none. If two hot pixels lie side by side, only the
+    For a binary mask, a threshold of 10 finds none. If two hot pixels lie side by side, only the
     brighter one may be found. Dead pixels are not found. A dark frame or a map of bad pixels is
     better.
     """

@@ -84,9 +84,9 @@ class RealCameras(Simulator):
             shot_factor, noise_floor = truth.noise
             if shot_factor and _draw_uniform(generator) < 0.5:
                 expected_variance = shot_factor * y[k].clamp_min(0) + noise_floor
-                # Without read noise the variance of a dark pixel is 0, and its weight would be
-                # infinite. So the variance is at least a hundredth of its mean. A larger fraction
-                # weights dark pixels less.
+                # If there is no read noise, the variance of a dark pixel is 0, and its weight would
+                # be infinite. So the variance is at least a hundredth of its mean. If the fraction
+                # were larger, dark pixels would have less weight.
                 expected_variance = expected_variance.clamp_min(0.01 * expected_variance.mean())
                 variance[k] = expected_variance / expected_variance.mean()
         return y, nominal.weighted(variance, bad_pixels)

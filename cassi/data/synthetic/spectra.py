@@ -18,9 +18,10 @@ OBSERVER = (
     ((0.821, 568.8, 46.9, 40.5), (0.286, 530.9, 16.3, 31.1)),
     ((1.217, 437.0, 11.8, 36.0), (0.681, 459.0, 26.0, 13.8)),
 )
-"""The CIE 1931 observer as sums of bell curves: height, centre (nm), and width below and above the
-centre (nm) (Wyman, Sloan, Shirley, "Simple analytic approximations to the CIE XYZ color matching
-functions", 2013)."""
+"""The CIE 1931 observer: for each of x̄, ȳ, z̄, the bell curves whose sum it is. A curve has four
+numbers: height; centre (nm); standard deviation below the centre (nm); and above it (nm). Source:
+Wyman, Sloan, Shirley, "Simple analytic approximations to the CIE XYZ color matching functions",
+2013."""
 
 
 def smooth_spectra(count: int, bands: int, generator: Generator) -> Tensor:

@@ -64,7 +64,7 @@ class TrueCamera:
 
     @property
     def camera(self) -> System:
-        """The system, without stuck pixels."""
+        """The system; stuck pixels have no weight in it."""
         return self.system.weighted(bad_pixels=self.bad) if bool(self.bad.any()) else self.system
 
 
@@ -80,17 +80,18 @@ class Twin:
     T turns and magnifies the mask m about its middle, then shifts it. g_μ and q_λ are Gaussians in
     two dimensions, sampled at pixels. S(d) moves an image by d pixels along the dispersion. n(c)
     are the nominal offsets. P₂(v) = (3v² − 1)/2 is a Legendre polynomial. Y = C / (2 · exposure) is
-    the y that fills a pixel. With a tilt, bands move along an axis that is turned about the nominal
-    position of a band at p. Fractions of a pixel are interpolated linearly. Outside its border a
-    moved or blurred mask has the values of the border. Light outside the nominal detector is lost.
-    A band keeps the fraction b_c = 1 − band_gain · |N(0, 1)| of its light, at least 0. The gain is
+    the y that fills a pixel. If there is a tilt, bands move along an axis that is turned about the
+    nominal position of a band at p. Fractions of a pixel are interpolated linearly. Outside its
+    border a moved or blurred mask has the values of the border. Light outside the nominal detector
+    is lost. A band keeps the fraction b_c = 1 − band_gain · |N(0, 1)| of its light, at least 0. The
+    gain is
 
         G = (1 − vignette · r²) · (1 + pattern · N(0, 1)),  at least 0
 
     with r from 0 in the middle of the detector to 1 in its corners. The sensor is
     `cassi.data.sensor.Sensor`, with a gain of full_well / 2^bits electrons per count and the dark
-    level as the converter's offset. Without `shot`, `read` and `bits` no sensor is simulated. At
-    the end dead pixels are set to 0 and hot pixels to full scale.
+    level as the converter's offset. If `shot`, `read` and `bits` are not set, no sensor is
+    simulated. At the end dead pixels are set to 0 and hot pixels to full scale.
 
     The defaults are the nominal camera without noise.
 
@@ -99,7 +100,7 @@ class Twin:
         rotation: rotation of the mask, degrees, counterclockwise as displayed with row 0 on top.
         magnification: magnification of the mask's image, above 0.
         mask_blur: μ, standard deviation of the blur of the mask on the scene, pixels.
-        mask_offset: transmission where the mask is closed.
+        mask_offset: transmission of the closed mask.
         mask_contrast: transmission of the open mask minus the transmission of the closed mask.
         band_gain: scale of the fraction of its light that each band loses: band_gain · |N(0, 1)|.
         dispersion: ε, change of the dispersion, pixels per band.
@@ -299,7 +300,7 @@ class Twin:
         # dispersed along rows.
         sign = -1 if axis == -1 else 1
         geometry["across"] = [sign * math.sin(angle) * distance for distance in distances]
-        # These values limit the solves of the camera, not its measurements.
+        # These two values only limit how exactly the camera solves; they do not change its frames.
         geometry |= {"tolerance": 1e-3, "iterations": 10}
         return TiltedCassi(mask, system.bands, **geometry)
 
