@@ -22,7 +22,7 @@ from cassi.priors.weights import CHECKSUM, MisfitError, digest_tensors, load_wei
 # Limits that are checked before memory is allocated, because a damaged or hostile file may describe
 # a huge network. The largest number in the settings of a file, such as bands, stages or channels:
 _MAX_SETTING = 4096
-# A network may have twice as many weights as its file, and this many more:
+# A network may have at most twice as many weights as its file, plus this many:
 _MAX_EXTRA_WEIGHTS = 1 << 20
 # If weights do not fit, the sizes of their tensors below this limit are tried as numbers of bands.
 # So the message can say for how many bands the file was made.
@@ -46,7 +46,7 @@ def create_model(
         name: one of `list_models()`.
         system: the camera that the network is for. For "pretrained", None postpones the check of
             the camera to each reconstruction.
-        bands: number C of bands. The default is the number of the camera, or 28 without a camera.
+        bands: number C of bands. The default is that of the camera, or 28 if there is no camera.
         weights: file of weights, see `load_published`. Without a file the weights are random,
             except for a network that comes with its weights.
         ema: whether to take the moving average of the weights, see `load_published`.
@@ -200,8 +200,8 @@ def save_model(
         path: a name that ends in `.safetensors`; an existing file is overwritten.
         weights: the network's `state_dict`.
         card: name, settings, bands, wavelengths and training of the network.
-        half: write float32 tensors as float16, which halves the file; reading makes them float32
-            again. A tensor with a value beyond ±65504 stays float32.
+        half: whether float32 tensors are written as float16. This halves the file. Reading makes
+            them float32 again. A tensor with a value beyond ±65504 stays float32 in the file.
     """
     from safetensors.torch import save
 

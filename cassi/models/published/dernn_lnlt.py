@@ -52,9 +52,9 @@ MULTIPLE = PARTS * 2 ** (SCALES - 1)
 class PixelAttention(nn.Module):
     """Attention with q, k, v = depthwise(W x), and a learned bias for each pair of positions.
 
-    With `is_local` the pixels of each 8×8 window attend to each other. Otherwise the image is cut
-    into 8×8 equal parts that attend to each other, and a head gets some rows of each part. H and W
-    are multiples of 8.
+    If `is_local`, the pixels of each 8×8 window attend to each other. Otherwise the image is cut
+    into 8×8 equal parts, and the parts attend to each other. A head gets an equal share of the
+    values of each part. H and W are multiples of 8.
 
     Source: Dong et al., "Degradation estimation recurrent neural network with local and non-local
     priors", AAAI 2024, section 3.3.
@@ -106,7 +106,8 @@ def normed_blocks(dim: int, *rows: tuple[nn.Module, ...]) -> nn.Sequential:
 class LocalNonLocalTransformer(nn.Module):
     """A U-Net of three scales; one more input channel holds the noise level.
 
-    Height and width are free: images are mirrored to a multiple, and the result is cropped.
+    Height and width are free: images are mirrored up to multiples of `multiple`, and the result is
+    cropped.
 
     Args:
         bands: number C of bands.
@@ -186,7 +187,7 @@ class RecurrentSplitting(UnrolledNetwork):
     """
 
     momentum: ClassVar[float] = 0.0
-    """The data step measures ẑ = z + momentum·Δz instead of z, where Δz is the last change of z."""
+    """The residual of the data step is y − Φẑ, ẑ = z + momentum·Δz. Δz is the last change of z."""
 
     def build(self, block: Callable[[int], nn.Module], multiple: int = MULTIPLE) -> None:
         """Make the layers; the arguments are those of `LocalNonLocalTransformer`."""

@@ -8,7 +8,7 @@ from cassi.models.layers import check_counts, check_images
 
 # Negative slope of every leaky ReLU.
 SLOPE = 0.2
-# How each scale is upsampled, from the finest to the coarsest.
+# Interpolation by which each scale is upsampled, from the finest scale to the coarsest.
 UPSAMPLING = ("nearest", "nearest", "bilinear")
 
 

@@ -102,9 +102,9 @@ class MixBlock(nn.Module):
 
 
 class StageInteraction(nn.Module):
-    """Scale features and add an offset, both computed from features of the stage before.
+    """Multiply features by a factor and add an offset.
 
-    These are its encoder and decoder features at the same resolution.
+    Both are computed from encoder and decoder features of the stage before, at the same resolution.
     """
 
     def __init__(self, dim: int) -> None:

@@ -1,4 +1,8 @@
-"""SSR: unrolled projections whose denoisers have spectral and spatial blocks."""
+"""SSR: unrolled projections whose denoisers have spectral and spatial blocks.
+
+Some layers have the authors' short names, which are in the names of the weights: `SARB` is the
+spectral block, `SRB` the spatial block, `CMB` the modulation in it, and `SW` a sigmoid weight.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -38,6 +42,8 @@ HALVINGS = 2
 
 class WindowedChannelAttention(nn.Module):
     """Attention among the channels of each 8×8 window, with weights softmax(qᵀk/√scale).
+
+    As in the published code, `scale` is the number of bands, also if there are more channels.
 
     Source: Zhang et al., "Improving spectral snapshot reconstruction with spectral-spatial
     rectification", CVPR 2024, section 3.3.
