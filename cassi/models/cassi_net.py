@@ -121,10 +121,10 @@ BLOCK_SIDE = 16
 class CassiNet(nn.Module):
     """ADMM with total nuclear variation as prior, followed by stages with a learned prior.
 
-    Both priors work on the leading components of the cube's own spectral subspace, which every
-    iteration computes again (`cassi.priors.Subspace`). The network therefore gets images of
-    components, not bands. It serves any number and any list of bands, any mask, size, step and
-    direction, even if its training had other ones.
+    Both priors work on the leading components of the cube's own spectral subspace
+    (`cassi.priors.Subspace`). Every iteration computes the subspace again. The network therefore
+    gets images of components, not bands. It serves any number and any list of bands, any mask,
+    size, step and direction, even if its training had other ones.
 
         v = argmin ½‖Av − y‖² + ρ_k/2‖v − (x − u)‖²
         a = Eᵀ(v + u),  x ← E(a − f_k(a, σ_k, Eᵀx, m, n)),  u ← u + v − x
@@ -150,8 +150,8 @@ class CassiNet(nn.Module):
             the data steps and the strength of the prior. "auto" estimates it. An error of the mask
             acts like noise: give a larger value then.
         shared: whether all stages have the same weights.
-        checkpointing: compute the inner activations of f_k again in the backward pass, and do not
-            keep them. This takes less memory and about a third more time.
+        checkpointing: whether the backward pass computes the inner activations of f_k again instead
+            of keeping them. This takes less memory and about a third more time.
 
     Raises:
         ValueError: a number is out of range, or `widths` or `blocks` are not three numbers.
@@ -203,7 +203,7 @@ class CassiNet(nn.Module):
         self.nets = nn.ModuleList(
             ComponentNet(2 * rank + 3, rank, widths, blocks, carry) for carry in carries
         )
-        # Initial values, which training changes. σ is relative to the signal level. It falls from
+        # Initial values; training changes them. σ is relative to the signal level. It falls from
         # stage to stage, because the cubes get better. A long training converged to a ρ near 0.01.
         self.log_sigma = nn.Parameter(torch.linspace(0.15, 0.03, stages).log())
         self.log_rho = nn.Parameter(torch.full((stages,), 0.01).log())
@@ -363,8 +363,8 @@ class _LearnedPrior:
         precision: torch.dtype | None,
     ) -> None:
         self.network, self.last_cube, self.precision = network, x, precision
-        # The net gets two planes of the camera. The first is the mean of Aᵀ1 over the bands, which
-        # is the mask of a camera of one shot. The second has the constant value `log_unknowns`.
+        # The net gets two planes of the camera. The first is the mean of Aᵀ1 over the bands. If the
+        # camera has one shot, this is its mask. The second has the constant value `log_unknowns`.
         self.camera_planes = torch.cat((mean_mask, torch.full_like(mean_mask, log_unknowns)), 1)
         self.is_transposed = getattr(system, "axis", -1) == -2
         self.is_mirrored = getattr(system, "step", 1) < 0

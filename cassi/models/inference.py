@@ -1,7 +1,7 @@
 """A trained network as a reconstructor.
 
-The first cube of the network, the solvers that refine its cube, and the mean of these cubes are
-computed here. Bad pixels are filled for networks that cannot leave them out.
+A shipped network starts from the cube of a solver. Further solvers refine the network's cube. The
+result is a mean of these cubes. For networks that read y directly, bad pixels are filled.
 """
 
 import time
@@ -45,8 +45,8 @@ from cassi.solvers.statistics import root_mean_square
 # chosen on validation scenes (docs/development/experiments/pretrained.md). The order is: the
 # start's cube if there is a start, the network's cube, then the cubes of the solvers that refine.
 CUBE_WEIGHTS = ((1.0,), (0.2, 0.8), (0.2, 0.2, 0.6), (0.1, 0.08, 0.3, 0.52))
-# Usual weights of the same cubes in the brightness, which is the mean over the bands. Only those of
-# four cubes differ from `CUBE_WEIGHTS`. `HeldOutLines.weigh` changes them for a scene. Most of the
+# Usual weights of the same cubes in the brightness, the mean over the bands. Only those of four
+# cubes differ from `CUBE_WEIGHTS`. `HeldOutLines.weigh` changes them for a scene. Most of the
 # error lies in the brightness, and the last cube has the smallest error there.
 BAND_MEAN_WEIGHTS = (*CUBE_WEIGHTS[:3], (0.0, 0.0, 0.25, 0.75))
 # The `trust` t of `HeldOutLines.weigh`, chosen in docs/development/experiments/pretrained.md. A
@@ -305,7 +305,7 @@ class Inference(nn.Module):
         """
         # In smooth windows texture may be mistaken for noise. The network reconstructs without the
         # held-out pixels. Its error at these pixels consists of noise and of texture that it
-        # misses. So the noise is at most this error, which replaces a larger estimate.
+        # misses. So the noise is at most this error. The error replaces a larger estimate.
         if stopping_point is None or stopping_point.factor == 0 or stopping_point.x is None:
             return start
         lines, window_noise = stopping_point.lines, statistics.noise.to(stopping_point.x)

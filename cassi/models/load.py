@@ -126,11 +126,11 @@ def load_published(
         name: one of `list_models()`.
         path: the file.
         bands: number C of bands.
-        ema: whether to take the moving average of the weights, which some files hold beside the
+        ema: whether to take the moving average of the weights. Some files hold it beside the
             weights of the last step. None (the default) takes the average if there is one, else the
-            weights of the last step. True raises if there is no average. False takes the weights of
-            the last step. The published results of PADUT, RDLUF-MixS² and DERNN-LNLT are those of
-            the average.
+            weights of the last step. True takes the average, False the weights of the last step;
+            if the file does not have them, a ValueError is raised. The published results of PADUT,
+            RDLUF-MixS² and DERNN-LNLT are those of the average.
         settings: further arguments of the network's class (`size`, `stages`, …), as in
             `create_model`. They must be the settings that the weights were trained with.
 

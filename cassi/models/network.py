@@ -92,9 +92,9 @@ class UnrolledNetwork(Network):
     Args:
         bands: number C of bands.
         stages: number of iterations.
-        checkpointing: keep only the cubes between the stages for the backward pass, which computes
-            the activations within a stage again. This takes less memory and about a third more
-            time.
+        checkpointing: whether only the cubes between the stages are kept for the backward pass. It
+            then computes the activations within a stage again. This takes less memory and about a
+            third more time.
 
     Raises:
         ValueError: a count below 1.

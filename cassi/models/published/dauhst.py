@@ -35,7 +35,7 @@ from cassi.solvers import HQS
 
 # Number of resolutions of a denoiser, each half of the one before.
 SCALES = 3
-# H and W are padded to multiples of it, so that the coarsest scale has whole windows.
+# H and W are padded to multiples of this. Then the coarsest scale has whole windows.
 MULTIPLE = WINDOW * 2 ** (SCALES - 1)
 
 

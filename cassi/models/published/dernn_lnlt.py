@@ -45,7 +45,7 @@ from cassi.solvers import HQS
 PARTS = 8
 # Number of resolutions of the denoiser, each half of the one before.
 SCALES = 3
-# H and W are padded to multiples of it, so that the coarsest scale can be cut into 8×8 parts.
+# H and W are padded to multiples of this. Then the coarsest scale can be cut into 8×8 parts.
 MULTIPLE = PARTS * 2 ** (SCALES - 1)
 
 
@@ -182,7 +182,7 @@ class DegradationEstimation(nn.Module):
 class RecurrentSplitting(UnrolledNetwork):
     """Half-quadratic splitting with one set of weights for all stages.
 
-    The iterates z are sheared cubes, which are unsheared for the denoiser. A subclass makes the
+    The iterates z are sheared cubes. For the denoiser they are unsheared. A subclass makes the
     layers by `build`.
     """
 

@@ -153,8 +153,8 @@ class FilteredAttentionBlock(nn.Module):
         return x + self.mpmlp(self.norm2(x))
 
 
-# H and W are padded to multiples of it, so that the coarsest scale, with a quarter of H and W, has
-# whole windows.
+# H and W are padded to multiples of this. Then the coarsest scale, a quarter of H and W, has whole
+# windows.
 MULTIPLE = WINDOW * 4
 
 

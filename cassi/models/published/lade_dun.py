@@ -1,4 +1,4 @@
-"""LADE-DUN: an unrolled network conditioned on latent tokens, which a diffusion model samples."""
+"""LADE-DUN: an unrolled network whose denoisers attend to tokens sampled by a diffusion model."""
 
 from typing import cast
 
@@ -320,7 +320,7 @@ def shuffle_and_convolve(shuffle: nn.Module, inputs: int, outputs: int) -> nn.Se
 
 
 class TridentTransformer(StageTransformer):
-    """A U-Net of trident blocks, which get the latent tokens; pixel shuffles change its scale.
+    """A U-Net of blocks that get the latent tokens; pixel shuffles change the resolution.
 
     Source: Wu et al., ECCV 2024, figure 3.
     """
@@ -392,8 +392,8 @@ class LADEDUN(SharedStages):
     numbers that are drawn, and on the whole image.
 
     Training in this package optimizes diffusion and denoisers together, by the loss of the cube.
-    The published training first uses tokens of the true cubes, which a further encoder computes.
-    That encoder is not needed for a reconstruction.
+    The published training first uses tokens that a further encoder computes from the true cubes. A
+    reconstruction does not need this encoder.
 
     Args:
         bands: number C of bands.
@@ -418,7 +418,7 @@ class LADEDUN(SharedStages):
         "diffusion.log_",
     )
     """Prefixes of tensors in the authors' files that are not loaded. They belong to the encoder of
-    true cubes, and to the noise schedule, which `LatentDiffusion` computes."""
+    true cubes, and to the noise schedule. `LatentDiffusion` computes the schedule itself."""
 
     def __init__(
         self,

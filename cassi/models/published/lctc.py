@@ -1,4 +1,4 @@
-"""LCTC: an untrained network, which is fitted to one measurement."""
+"""LCTC: a network without training; its weights are fitted to one measurement."""
 
 import torch
 import torch.nn.functional as F

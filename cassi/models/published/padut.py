@@ -73,7 +73,7 @@ class StepSize(nn.Module):
 
 
 def relax_step(x: Tensor, step_sizes: Tensor, prior: Prior) -> Prior:
-    """Return the prior v ↦ prior(x + s ⊙ (v − x)), which scales the data step from x to v.
+    """Return the prior v ↦ prior(x + s ⊙ (v − x)): it scales the data step from x to v by s.
 
     Args:
         x: the cube before the data step, `(B, C, H, W')`.
@@ -89,11 +89,11 @@ def relax_step(x: Tensor, step_sizes: Tensor, prior: Prior) -> Prior:
     return apply
 
 
-# Largest number of attention heads. The number must divide the number of channels, so the greatest
-# common divisor of both is used.
+# Largest number of attention heads. The number of heads must divide the number of channels. So it
+# is the greatest common divisor of this and the number of channels.
 MAX_HEADS = 4
-# (features before each scale of the encoder, features after each scale of the decoder). In both
-# lists the finest scale is first.
+# First list: features before each scale of the encoder. Second list: features after each scale of
+# the decoder. In both lists the finest scale is first.
 Features = tuple[list[Tensor], list[Tensor]]
 
 

@@ -144,7 +144,7 @@ def resize(x: Tensor, factor: float) -> Tensor:
 
 # Number of resolutions of a denoiser, each half of the one before.
 SCALES = 3
-# H and W are padded to multiples of it.
+# H and W are padded to multiples of this.
 MULTIPLE = 2**SCALES
 
 
@@ -250,7 +250,7 @@ class StageTransformer(nn.Module):
 
 
 class MixTransformer(StageTransformer):
-    """A U-Net of mixing blocks; bilinear resizing changes its scale.
+    """A U-Net of mixing blocks; bilinear resizing changes the resolution.
 
     Source: Dong et al., CVPR 2023, figure 3.
     """

@@ -31,7 +31,7 @@ from cassi.models.registry import register_model
 
 # Number of resolutions of a denoiser, each half of the one before.
 SCALES = 3
-# H and W are padded to multiples of it, as in the training of the published weights.
+# H and W are padded to multiples of this, as in the training of the published weights.
 MULTIPLE = 16
 
 

@@ -172,8 +172,8 @@ class TripleAttention(nn.Module):
         value = torch.einsum("nyq,nchq->nchy", column_attention.flatten(0, 1), value)
         if self.up_sample is not None:
             value = self.up_sample(value)
-        # The attention among channels and the sum over heads are both linear in V, so both are
-        # computed by one matrix product.
+        # The attention among channels and the sum over heads are both linear in V. So one matrix
+        # product computes both.
         weight = self.aggregation.weight.unflatten(-1, (self.heads, c))  # (C, heads, C)
         mixture = torch.einsum("bhij,ohi->bohj", band_attention, weight).flatten(2)  # (B, C, h·C)
         value = value.reshape(b, self.heads * c, h * w)
@@ -194,7 +194,7 @@ def plain_block(inputs: int, outputs: int) -> nn.Sequential:
 class Res2Net(nn.Module):
     """Convolve groups of channels, one after another.
 
-    The result of each group is added to the next group, which is convolved then. As in the code of
+    Each group is convolved after the result of the group before was added to it. As in the code of
     TSA-Net, the last group is not convolved, and there is no skip connection.
 
     Source: Gao et al., "Res2Net: a new multi-scale backbone architecture", TPAMI 2021.
