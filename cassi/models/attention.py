@@ -54,15 +54,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
 class ChannelAttention(nn.Module):
     """Attention whose tokens are channels.
 
-    With q, k, v = depthwise(W x), flattened to `(h·w, c)`, and per head
+        q, k, v = depthwise(W x),   A = softmax(τ (q/|q|)ᵀ(k/|k|)) per head,   out = v Aᵀ W_p
 
-        A = softmax(τ (q/|q|)ᵀ(k/|k|)),   out = v Aᵀ W_p
+    q, k and v are flattened to `(h·w, c)`. W and W_p are 1×1 convolutions, τ is a learned
+    temperature, and |·| are norms of columns. The small matrix Aᵀ W_p is computed first, so v is
+    multiplied only once.
 
-    where W and W_p are 1×1 convolutions, τ is a learned temperature, and |·| are norms of columns.
-    The small matrix Aᵀ W_p is computed first, so v is multiplied only once.
-
-    `heads` is the number of groups of channels that attend to each other. With `norm`, x first
-    passes a `PixelNorm` that does not subtract the mean.
+    `heads` is the number of groups of channels. The channels of a group attend to each other. If
+    `norm` is true, x first passes a `PixelNorm` that does not subtract the mean.
 
     Source: Zamir et al., "Restormer", CVPR 2022, equations 1 and 2.
     """

@@ -42,7 +42,7 @@ class NetworkCamera(LinearSystem, Protocol):
 
     bands: int
     step: int
-    """Dispersion, pixels per band; a rounded mean if the camera was made from offsets."""
+    """Dispersion, pixels per band. For a camera made from offsets it is their rounded mean step."""
     axis: int
     mask: Tensor
     """`(K, 1|C, H, W)`, or `(B, K, 1|C, H, W)`: a mask per sample."""
@@ -57,7 +57,7 @@ class NetworkCamera(LinearSystem, Protocol):
 
 
 class TransposedCamera:
-    """A camera with axis -2, presented with rows and columns exchanged, so that its axis is -1."""
+    """Lets a network use a camera with axis -2 as one with axis -1, rows and columns exchanged."""
 
     axis = -1
 
@@ -87,11 +87,11 @@ class TransposedCamera:
 
 
 class AlignedCamera:
-    """A camera of any offsets, presented to a network as one of whole offsets from 0 on.
+    """Lets a network use a camera of any offsets as one whose offsets are whole and begin at 0.
 
-    The offsets are rounded to whole pixels, and the smallest becomes 0. The measurement is the
-    window of the detector that bands at these offsets fall on. The window is zero where it reaches
-    beyond the detector. The operators are those of the wrapped camera, so data steps stay exact.
+    The offsets are rounded to whole pixels, and the smallest becomes 0. The measurement is cut to
+    the window of detector columns that bands at these offsets fall on. Columns of the window beyond
+    the detector are zero. The operators are those of the wrapped camera, so data steps stay exact.
     """
 
     axis = -1

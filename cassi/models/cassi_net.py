@@ -47,13 +47,14 @@ class ResidualBlock(nn.Module):
 class ComponentNet(nn.Module):
     """A U-Net of plain convolutions at a half, a quarter and an eighth of the resolution.
 
-    The input weights start at zero, except those of the first `outputs + 1` planes.
+    In the first convolution, the weights of all planes after the first `outputs + 1` start at zero.
 
     Args:
         inputs: number of input planes.
         outputs: number of output planes.
         widths: channels at a half, a quarter and an eighth of the resolution.
-        blocks: number of residual blocks at each of these resolutions.
+        blocks: number of residual blocks at each of these resolutions. The decoder has one block
+            fewer than the encoder, but at least one.
         carries: whether the net takes the features of the stage before.
     """
 
@@ -120,17 +121,18 @@ BLOCK_SIDE = 16
 class CassiNet(nn.Module):
     """ADMM with total nuclear variation as prior, followed by stages with a learned prior.
 
-    Both priors work on the leading components of the cube's own spectral subspace, which every
-    iteration computes again (`cassi.priors.Subspace`). The network therefore gets images of
-    components, not bands. It serves any number and any list of bands, any mask, size, step and
-    direction, even if its training had other ones.
+    Both priors work on the leading components of the cube's own spectral subspace
+    (`cassi.priors.Subspace`). Every iteration computes the subspace again. The network therefore
+    gets images of components, not bands. It serves any number and any list of bands, any mask,
+    size, step and direction, even if its training had other ones.
 
         v = argmin ½‖Av − y‖² + ρ_k/2‖v − (x − u)‖²
-        a = Eᵀ(v + u),  x ← E(a − f_k(a, σ_k, Eᵀx, Aᵀ1, n)),  u ← u + v − x
+        a = Eᵀ(v + u),  x ← E(a − f_k(a, σ_k, Eᵀx, m, n)),  u ← u + v − x
 
-    f_k is the U-Net of stage k, E the basis of the subspace, and u the dual variable. n is the
-    decimal logarithm of the number of unknowns per measured value. It tells f_k how reliable the
-    first cube is. The prior's σ_k and the damping ρ_k rise with the noise of the measurement.
+    f_k is the U-Net of stage k, E the basis of the subspace, and u the dual variable. m is the mean
+    of Aᵀ1 over the bands. n is the decimal logarithm of the number of unknowns per measured value.
+    It tells f_k how reliable the first cube is. The prior's σ_k and the damping ρ_k rise with the
+    noise of the measurement.
 
     Args:
         bands: number of bands of the cameras that the network is meant for; it takes any number.
@@ -138,19 +140,18 @@ class CassiNet(nn.Module):
         rank: number R of components.
         widths: channels of f at a half, a quarter and an eighth of the resolution.
         blocks: number of residual blocks there.
-        start: iterations of `auto`, the default method, before the first learned stage.
+        start: number of iterations of `auto`, the default method, before the first learned stage.
         strength: weight of total variation in the last of these iterations, relative to the signal
             level; a larger one smooths more.
-        training_start: in training, the number of these iterations is drawn for every batch,
-            uniformly from `training_start` to `start`. So one set of weights serves any number in
-            between.
+        training_start: in training, the number of these iterations is drawn anew for every batch,
+            uniformly from `training_start` to `start`. So the weights serve any number in between.
         balance: 1 smooths weak components more, 0 smooths all alike; see `cassi.priors.Subspace`.
         noise: noise of the measurement, relative to its root mean square; it sets the damping of
             the data steps and the strength of the prior. "auto" estimates it. An error of the mask
             acts like noise: give a larger value then.
         shared: whether all stages have the same weights.
-        checkpointing: compute the inner activations of f_k again in the backward pass, and do not
-            keep them. This takes less memory and about a third more time.
+        checkpointing: whether the backward pass computes the inner activations of f_k again instead
+            of keeping them. This takes less memory and about a third more time.
 
     Raises:
         ValueError: a number is out of range, or `widths` or `blocks` are not three numbers.
@@ -163,7 +164,7 @@ class CassiNet(nn.Module):
     takes_noise: ClassVar[bool] = True
     """`forward` accepts a noise level that was measured elsewhere."""
     takes_start: ClassVar[bool] = True
-    """`forward` accepts the first cube of another method, which replaces the cube of `begin`."""
+    """`forward` accepts a first cube of another method, and uses it instead of that of `begin`."""
     sees_operators: ClassVar[bool] = True
     """The network uses only the operators of a camera, so a `Weighted` camera may be given too."""
 
@@ -202,7 +203,7 @@ class CassiNet(nn.Module):
         self.nets = nn.ModuleList(
             ComponentNet(2 * rank + 3, rank, widths, blocks, carry) for carry in carries
         )
-        # Initial values, which training changes. σ is relative to the signal level. It falls from
+        # Initial values; training changes them. σ is relative to the signal level. It falls from
         # stage to stage, because the cubes get better. A long training converged to a ρ near 0.01.
         self.log_sigma = nn.Parameter(torch.linspace(0.15, 0.03, stages).log())
         self.log_rho = nn.Parameter(torch.full((stages,), 0.01).log())
@@ -282,6 +283,8 @@ class CassiNet(nn.Module):
     ) -> Tensor:
         """Return the first cube `(B, C, H, W)` of the learned stages, computed by `auto`.
 
+        If the number of iterations is 0, the first cube is a damped inverse.
+
         Raises:
             ValueError: y is not `(B, K, H', W')`, holds NaN, or does not fit the camera.
         """
@@ -360,8 +363,8 @@ class _LearnedPrior:
         precision: torch.dtype | None,
     ) -> None:
         self.network, self.last_cube, self.precision = network, x, precision
-        # The net gets two planes of the camera. The first is the mean of Aᵀ1 over the bands, which
-        # is the mask of a camera of one shot. The second has the constant value `log_unknowns`.
+        # The net gets two planes of the camera. The first is the mean of Aᵀ1 over the bands. If the
+        # camera has one shot, this is its mask. The second has the constant value `log_unknowns`.
         self.camera_planes = torch.cat((mean_mask, torch.full_like(mean_mask, log_unknowns)), 1)
         self.is_transposed = getattr(system, "axis", -1) == -2
         self.is_mirrored = getattr(system, "step", 1) < 0

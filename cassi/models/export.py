@@ -119,8 +119,8 @@ def export(
     """Return a network with its camera as a program of torch: y → x.
 
     Random numbers of the network become constants of the program, drawn after
-    `torch.manual_seed(0)`. With an example, the noise and all decisions by values become constants
-    too: numbers of iterations, ranks, branches. The signal level is computed for every y.
+    `torch.manual_seed(0)`. If there is an example, its noise and all decisions by values become
+    constants too: numbers of iterations, ranks, branches. The signal level is computed for every y.
 
     Args:
         network: one of `cassi.create_model`, any `net(y, system)`, or a `Reconstructor`.
@@ -237,7 +237,8 @@ def export_compiled(
     """Compile a program of `export_plain` to a library with AOTInductor.
 
     C++ reads the file with `torch::inductor::AOTIModelPackageLoader`, Python with
-    `torch._inductor.aoti_load_package`. It runs on processors of the kind that compiled it.
+    `torch._inductor.aoti_load_package`. The library runs only on processors of the kind that
+    compiled it.
 
     Args:
         program: y → x.

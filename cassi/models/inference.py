@@ -1,4 +1,8 @@
-"""A trained network as a reconstructor: precision, check of the camera, and refinement."""
+"""A trained network as a reconstructor.
+
+A shipped network starts from the cube of a solver. Further solvers refine the network's cube. The
+result is a mean of these cubes. For networks that read y directly, bad pixels are filled.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -37,29 +41,31 @@ from cassi.solvers.linear_system import (
 from cassi.solvers.refinement import MIN_VISIBLE_NOISE
 from cassi.solvers.statistics import root_mean_square
 
-# The weights of one to four cubes in their mean, chosen on validation scenes
-# (docs/development/experiments/pretrained.md). The order is: the start's cube, the network's cube,
-# then the cubes of the solvers that refine.
+# Weights of the cubes in their mean, one tuple for each number of cubes from one to four. They were
+# chosen on validation scenes (docs/development/experiments/pretrained.md). The order is: the
+# start's cube if there is a start, the network's cube, then the cubes of the solvers that refine.
 CUBE_WEIGHTS = ((1.0,), (0.2, 0.8), (0.2, 0.2, 0.6), (0.1, 0.08, 0.3, 0.52))
-# The usual weights of the means over the bands of these cubes. `HeldOutLines.weigh` changes them
-# for a scene. Most of the error lies in these means, and the last cube has the smallest error in
-# them.
+# Usual weights of the same cubes in the brightness, the mean over the bands. Only those of four
+# cubes differ from `CUBE_WEIGHTS`. `HeldOutLines.weigh` changes them for a scene. Most of the
+# error lies in the brightness, and the last cube has the smallest error there.
 BAND_MEAN_WEIGHTS = (*CUBE_WEIGHTS[:3], (0.0, 0.0, 0.25, 0.75))
-# The `trust` t of `HeldOutLines.weigh`, from the same log. A larger value lets the weights of a
-# scene depart further from the usual ones.
+# The `trust` t of `HeldOutLines.weigh`, chosen in docs/development/experiments/pretrained.md. A
+# larger value lets the weights of a scene depart further from the usual ones.
 WEIGHT_TOLERANCE = 6.0
-# `HeldOutLines.weigh` also returns a position s between the mean of the cubes (0) and the start's
-# cube (1), at which the held-out pixels are predicted best. Below the first value the result is the
-# mean. Above the second value it is the start's cube, and between the two values it is a blend.
-# Measured (same log): s is at most 0.41 on ten training scenes of CAVE, and 0.49 to 1.29 on six
-# pages of text under two coloured lights. On those pages the mean was up to 1.8 dB below `auto`.
+# `HeldOutLines.weigh` also returns a position p on the line from the mean of the cubes (p = 0) to
+# the start's cube (p = 1). At p the held-out pixels are predicted best. If p is below the first
+# value here, the result is the mean. If p is above the second value, the result is the start's
+# cube. In between it is a blend of both. Measured (docs/development/experiments/pretrained.md): p
+# is at most 0.41 on ten training scenes of CAVE, and 0.49 to 1.29 on six pages of text under two
+# coloured lights. On these pages the mean was up to 1.8 dB below `auto`.
 REPLACEMENT_RANGE = (0.5, 0.75)
-# Fraction of the detector pixels that is held out of all cubes, to decide the weights of a scene.
-# Holding out 1 % costs up to 0.02 dB, 2 % up to 0.04 dB (same log).
+# Fraction of the detector pixels that no cube is computed from. They decide the weights of a scene.
+# Holding out 1 % costs up to 0.02 dB, 2 % up to 0.04 dB
+# (docs/development/experiments/pretrained.md).
 HELDOUT_FRACTION = 0.01
 
-# (noise relative to the root mean square of y) → solvers. Each starts from the cube of the one
-# before.
+# Function of the noise, relative to the root mean square of y, that returns solvers. The first one
+# starts from the network's cube, each other one from the cube of the solver before it.
 SolverChooser = Callable[[float], Sequence[Reconstructor]]
 
 
@@ -70,8 +76,8 @@ class ShippedNetwork:
     Attributes:
         card: the description in the file of weights.
         check: raises a ValueError if the network does not fit a camera.
-        start: solver that returns the first cube and the noise of the measurement; or None.
-        solvers: chooses the solvers that refine; or None.
+        start: solver that computes the first cube and the noise of the measurement; or None.
+        solvers: chooses the solvers that refine the network's cube; or None.
         doubts: lists how a camera and its noise differ from those of the training. The noise is
             relative to the root mean square of y.
     """
@@ -91,7 +97,7 @@ class WeightedCamera(CameraSystem, Protocol):
 
     @property
     def unweighted(self) -> LinearSystem:
-        """The camera with all its pixels."""
+        """The wrapped camera, without weights and without bad pixels."""
 
 
 def is_weighted(system: LinearSystem) -> TypeGuard[WeightedCamera]:
@@ -111,19 +117,20 @@ class Inference(nn.Module):
         x = refine(mean of the x_i with weights w_i),   see `cassi.solvers.refine`
 
     Errors of different methods are partly independent, so a mean of the cubes has a smaller error.
-    With `solvers`, some detector pixels are held out of all cubes. The weights w of the cubes'
-    means over the bands are those that predict these pixels best
+    If there are `solvers`, some detector pixels are held out of all cubes. They decide how much
+    each cube counts in the brightness, the mean over the bands
     (`cassi.solvers.heldout.HeldOutLines.weigh`). So the network's cube gets a small weight on a
-    scene unlike those of the training.
+    scene unlike those of the training. If the start's cube predicts these pixels much better than
+    the mean does, it replaces the mean.
 
     This class is a `cassi.solvers.Reconstructor`, with one iteration.
 
     Args:
         network: `net(y, system) -> x`.
-        refines: whether the cube is refined.
+        refines: whether the cube is refined. If not, the result is the network's cube.
         start: computes the first cube and the noise, for a network that takes them.
-        solvers: chooses solvers by the noise, relative to the root mean square of y. One after
-            another they continue from the network's cube, before `refine`.
+        solvers: chooses solvers by the noise, relative to the root mean square of y. The first one
+            starts from the network's cube, each other one from the cube of the solver before it.
         precision: one of `cassi.precision.PRECISIONS`. For a network that comes with its weights,
             "auto" is the fastest one on the device. For any other network it is 32-true.
         check: called with the camera before every run. It raises a ValueError if the camera does
@@ -132,8 +139,9 @@ class Inference(nn.Module):
 
     iterations = 1
     halo = 96
-    """Default number of rows around a block that its result depends on, for scenes in blocks. A
-    smaller halo is faster, and makes larger differences to the result without blocks."""
+    """Default halo of scenes that are reconstructed in blocks: this many rows around a block are
+    read too, because the block's result depends on them. A smaller halo is faster, but the result
+    differs more from that without blocks."""
 
     def __init__(
         self,
@@ -185,9 +193,10 @@ class Inference(nn.Module):
     ) -> tuple[Tensor, list[Tensor], Tensor | None]:
         """Return the network's cube, the cubes of the start, and the noise of the start.
 
-        The start has two cubes. For the first, the noise is estimated from smooth windows, as in
-        `auto`. For the second, it is the noise of `_limit_noise`. If both noise levels are the
-        same, the two cubes are the same too. Without a start the list is empty.
+        The start runs twice: first with the noise of smooth windows, as in `auto`, then with this
+        noise limited by held-out pixels (`_limit_noise`). If the limit changes nothing, the start
+        runs once, and its two cubes are the same. The network begins with the second cube. Without
+        a start the list is empty and the noise is None.
 
         Args:
             y: measurement `(B, K, H', W')`.
@@ -247,7 +256,8 @@ class Inference(nn.Module):
     ) -> tuple[list[Tensor], Tensor | None, Tensor]:
         """Return the cubes in the order of `CUBE_WEIGHTS`, the first cube of the start, the noise.
 
-        The cube of the start is None if the network has no start.
+        Of the start's two cubes the second is in the list, and the first is the second result. This
+        result is None if there is no start.
         """
         x, start_cubes, noise = self.begin(y, system, statistics)
         if noise is None:
@@ -264,9 +274,9 @@ class Inference(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return the weights of the cubes `(M, B)`, and the fraction `(B,)` of the start's cube.
 
-        The result is a blend of the start's cube, with this fraction, and the mean of all cubes.
-        The fraction is 1 if the start's cube predicts held-out pixels clearly better, as on pages
-        of text under coloured light.
+        This fraction of the start's cube is blended with the mean of all cubes. It is 1 if the
+        start's cube predicts held-out pixels clearly better than the mean does, as on pages of text
+        under coloured light.
         """
         # All parts of a scene get the same weights, so that they fit each other at the seams.
         y, camera = statistics.brightest()
@@ -287,14 +297,15 @@ class Inference(nn.Module):
     def _limit_noise(
         self, statistics: Statistics, start: Solver, stopping_point: StoppingPoint | None
     ) -> Solver:
-        """Return the start, with less noise if held-out pixels show less than smooth windows.
+        """Return the start solver, its noise limited by held-out pixels.
 
-        The start does not change if it held out no pixels, or if its stopping point regards all of
-        the estimated noise as texture (factor 0).
+        If the network's error at held-out pixels is below the noise of smooth windows, this error
+        is the noise of the result. The start does not change if it held out no pixels, or if its
+        stopping point regards all of the estimated noise as texture (factor 0).
         """
         # In smooth windows texture may be mistaken for noise. The network reconstructs without the
         # held-out pixels. Its error at these pixels consists of noise and of texture that it
-        # misses. So this error is an upper bound of the noise, and replaces a larger estimate.
+        # misses. So the noise is at most this error. The error replaces a larger estimate.
         if stopping_point is None or stopping_point.factor == 0 or stopping_point.x is None:
             return start
         lines, window_noise = stopping_point.lines, statistics.noise.to(stopping_point.x)
@@ -321,7 +332,7 @@ class Inference(nn.Module):
             for key, value in inputs.items()
             if value is not None and getattr(self.network, f"takes_{key}", False)
         }
-        # A network that reads y or the mask directly gets a measurement without bad pixels.
+        # A network that reads y or the mask directly gets a measurement with filled bad pixels.
         if is_weighted(system) and not getattr(self.network, "sees_operators", False):
             y, system = fill_bad_pixels(y, system), system.unweighted
         with autocast(self.precision, y.device):
@@ -333,10 +344,11 @@ class Inference(nn.Module):
     def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct y `(B, K, H', W')` and report how it went; see `cassi.solvers.Reconstructor`.
 
-        A first cube is refused. The run has one iteration and no objective.
+        The run has one iteration and no objective.
 
         Raises:
-            ValueError: the camera does not fit the network, or the cube is not finite.
+            ValueError: the camera does not fit the network, the cube is not finite, or a first cube
+                `x0` is given.
         """
         _, callback, _, statistics = unpack_options(options, "network")
         begin_time = time.perf_counter()
@@ -388,7 +400,7 @@ def prepare(
         precision: see `Inference`.
 
     Raises:
-        ValueError: `refine` is none of these values, or the precision is unknown.
+        ValueError: `refine` is not True, False or "auto", or the precision is unknown.
     """
     if refine not in (True, False, "auto"):
         raise ValueError(f"refine: expected true, false or auto, got {refine!r}")

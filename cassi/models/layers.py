@@ -33,8 +33,9 @@ def pad_to_multiple(
 ) -> Tensor:
     """Add rows below and columns to the right until H and W are multiples of a number.
 
-    "replicate" repeats the last row and column. "reflect" mirrors the image once. If the image is
-    smaller than the padding, it replicates instead. "mirror" mirrors as often as needed.
+    "replicate" repeats the last row and column. "reflect" mirrors the image once. If the padding
+    has as many rows or columns as the image or more, "reflect" repeats the last ones instead.
+    "mirror" mirrors as often as needed.
 
     Args:
         x: images `(…, H, W)`.
@@ -157,9 +158,9 @@ def pool_rectified(layer: nn.Conv2d, x: Tensor) -> Tensor:
 class PixelNorm(nn.Module):
     """Normalize the channels of each pixel.
 
-    With `subtract_mean` this is LayerNorm, (x − μ)/√(σ² + 1e-5)·weight + bias. Otherwise the result
-    is x/√(σ² + 1e-5)·weight: the mean is not subtracted and there is no bias. In both cases σ² is
-    the variance about the mean.
+    If `subtract_mean` is true, this is LayerNorm, (x − μ)/√(σ² + 1e-5)·weight + bias. Otherwise the
+    mean is not subtracted and there is no bias: x/√(σ² + 1e-5)·weight. In both cases σ² is the
+    variance about the mean.
 
     Source: Zamir et al., "Restormer", CVPR 2022, its code.
     """
@@ -239,8 +240,8 @@ def depthwise_conv(dim: int, size: int = 3, bias: bool = False) -> Conv:
     return Conv(dim, dim, size, groups=dim, bias=bias)
 
 
-# Functions that make a layer from its numbers of input and output channels: a 3×3 convolution, and
-# a 4×4 convolution that halves H and W.
+# Functions that make a layer from its numbers of input and output channels. First: a 3×3
+# convolution. Second: a 4×4 convolution that halves H and W.
 CONV_3X3, HALVING_CONV = partial(Conv, size=3), partial(Conv, size=4, stride=2)
 
 
@@ -286,9 +287,9 @@ def pointwise_depthwise(
 
     The result is `parts` images `(B, H, W, c'/parts)`.
     """
-    # Each part is computed alone. Then the caller reads contiguous images. The images are also so
+    # Each part is computed alone. So the caller reads contiguous images. The images are also so
     # small that the allocator keeps their memory for the next ones. For 2×74 channels this takes
-    # half of the time.
+    # half of the time that all channels at once take.
     biases = [None] * parts if depthwise.bias is None else depthwise.bias.chunk(parts)
     results = []
     for weight, kernel, bias in zip(
@@ -317,8 +318,8 @@ def depthwise_bottleneck(inputs: int, outputs: int, bias: bool = False) -> nn.Se
 class GatedFeedForward(nn.Module):
     """W₂(GELU(a) ⊙ b), where a and b are halves of depthwise(W₁x).
 
-    Each half has 2.66 times as many channels as x, as in the published weights. With `norm`, x
-    first passes a `PixelNorm` that does not subtract the mean.
+    Each half has 2.66 times as many channels as x, as in the published weights. If `norm` is true,
+    x first passes a `PixelNorm` that does not subtract the mean.
 
     Source: Zamir et al., "Restormer", CVPR 2022, equation 3.
     """
@@ -345,8 +346,7 @@ def feed_forward(dim: int, factor: float, pointwise: type[Conv] = PointwiseConv)
 
     Args:
         dim: channels of the input and the output.
-        factor: ratio of the channels between the 1×1 convolutions to `dim`; their number is rounded
-            down.
+        factor: there are factor·dim channels between the 1×1 convolutions, rounded down.
         pointwise: class of the 1×1 convolutions.
     """
     width = int(dim * factor)
@@ -392,7 +392,7 @@ def named_sequence(**parts: nn.Module) -> nn.Sequential:
 
 
 class ConvPair(nn.Sequential):
-    """Two 3×3 convolutions with a ReLU between them; with `rectify` another ReLU at the end."""
+    """Two 3×3 convolutions with a ReLU between them; if `rectify`, another ReLU at the end."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool = True, rectify: bool = True) -> None:
         super().__init__(
@@ -403,7 +403,7 @@ class ConvPair(nn.Sequential):
         )
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Map images `(B, inputs, H, W)` to `(B, outputs, H, W)`, and add `residual` to them."""
+        """Map images `(B, inputs, H, W)` to `(B, outputs, H, W)`; add `residual` if given."""
         first, _, second, *final_relu = (cast(nn.Conv2d, layer) for layer in self)
         features = convolve3x3(x, first.weight, first.bias, rectify=True)
         if not final_relu:

@@ -22,7 +22,7 @@ from cassi.priors.weights import CHECKSUM, MisfitError, digest_tensors, load_wei
 # Limits that are checked before memory is allocated, because a damaged or hostile file may describe
 # a huge network. The largest number in the settings of a file, such as bands, stages or channels:
 _MAX_SETTING = 4096
-# A network may have twice as many weights as its file, and this many more:
+# A network may have at most twice as many weights as its file, plus this many:
 _MAX_EXTRA_WEIGHTS = 1 << 20
 # If weights do not fit, the sizes of their tensors below this limit are tried as numbers of bands.
 # So the message can say for how many bands the file was made.
@@ -46,7 +46,7 @@ def create_model(
         name: one of `list_models()`.
         system: the camera that the network is for. For "pretrained", None postpones the check of
             the camera to each reconstruction.
-        bands: number C of bands. The default is the number of the camera, or 28 without a camera.
+        bands: number C of bands. The default is that of the camera, or 28 if there is no camera.
         weights: file of weights, see `load_published`. Without a file the weights are random,
             except for a network that comes with its weights.
         ema: whether to take the moving average of the weights, see `load_published`.
@@ -126,11 +126,11 @@ def load_published(
         name: one of `list_models()`.
         path: the file.
         bands: number C of bands.
-        ema: whether to take the moving average of the weights, which some files hold beside the
+        ema: whether to take the moving average of the weights. Some files hold it beside the
             weights of the last step. None (the default) takes the average if there is one, else the
-            weights of the last step. True raises if there is no average. False takes the weights of
-            the last step. The published results of PADUT, RDLUF-MixS² and DERNN-LNLT are those of
-            the average.
+            weights of the last step. True takes the average, False the weights of the last step;
+            if the file does not have them, a ValueError is raised. The published results of PADUT,
+            RDLUF-MixS² and DERNN-LNLT are those of the average.
         settings: further arguments of the network's class (`size`, `stages`, …), as in
             `create_model`. They must be the settings that the weights were trained with.
 
@@ -200,8 +200,8 @@ def save_model(
         path: a name that ends in `.safetensors`; an existing file is overwritten.
         weights: the network's `state_dict`.
         card: name, settings, bands, wavelengths and training of the network.
-        half: write float32 tensors as float16, which halves the file; reading makes them float32
-            again. A tensor with a value beyond ±65504 stays float32.
+        half: whether float32 tensors are written as float16. This halves the file. Reading makes
+            them float32 again. A tensor with a value beyond ±65504 stays float32 in the file.
     """
     from safetensors.torch import save
 

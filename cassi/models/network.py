@@ -21,9 +21,9 @@ Inputs = TypeVarTuple("Inputs")
 class Network(nn.Module):
     """A network `(y, system) -> x` for cameras of one shot that disperse along either axis.
 
-    A subclass defines `recover` for cameras with axis -1 and whole offsets, the smallest of which
-    is 0. A camera with axis -2 is wrapped as a `TransposedCamera`, a camera with other offsets as
-    an `AlignedCamera`.
+    A subclass defines `recover` for cameras with axis -1 whose offsets are whole and begin at 0. A
+    camera with axis -2 is wrapped as a `TransposedCamera`, a camera with other offsets as an
+    `AlignedCamera`.
     """
 
     def __init__(self, bands: int) -> None:
@@ -79,7 +79,7 @@ class Network(nn.Module):
 def compute(layer: Callable[[*Inputs], Result], *inputs: *Inputs, checkpointing: bool) -> Result:
     """Apply a layer of a network.
 
-    With checkpointing the backward pass computes the layer's inner activations again.
+    If `checkpointing` is true, the backward pass computes the layer's inner activations again.
     """
     if checkpointing and torch.is_grad_enabled():
         return checkpoint(layer, *inputs, use_reentrant=False)
@@ -92,9 +92,9 @@ class UnrolledNetwork(Network):
     Args:
         bands: number C of bands.
         stages: number of iterations.
-        checkpointing: keep only the cubes between the stages for the backward pass, which computes
-            the activations within a stage again. This takes less memory and about a third more
-            time.
+        checkpointing: whether only the cubes between the stages are kept for the backward pass. It
+            then computes the activations within a stage again. This takes less memory and about a
+            third more time.
 
     Raises:
         ValueError: a count below 1.
@@ -106,7 +106,7 @@ class UnrolledNetwork(Network):
         self.stages, self.checkpointing = stages, checkpointing
 
     def compute(self, part: Callable[[*Inputs], Result], *inputs: *Inputs) -> Result:
-        """Apply a part of a stage; with `checkpointing` its activations are computed again."""
+        """Apply a part of a stage; see the function `compute` for `checkpointing`."""
         return compute(part, *inputs, checkpointing=self.checkpointing)
 
     def chain(
@@ -118,8 +118,8 @@ class UnrolledNetwork(Network):
 
         Args:
             denoiser: the denoiser of the stage. In the first stage it gets None as features.
-            features: a list with the features of the stage before, empty before the first stage.
-                The prior replaces them by the features of its own stage.
+            features: a list that holds the features of the stage before; empty in the first stage.
+                The prior replaces its content by the features of this stage.
         """
 
         def apply(x: Tensor, sigma: float | Tensor | None) -> Tensor:

@@ -18,22 +18,22 @@ from cassi.solvers import Solver
 
 # Weights of the network: one set for any number of bands, any mask, step and direction.
 WEIGHTS_FILE = Path(__file__).with_name("weights") / "cassi_net.safetensors"
-# Weights of the denoiser that refines the network's cube. It was trained on such cubes
-# (scripts/release/train_refiner.py).
+# Weights of the denoiser that refines the network's cube. scripts/release/train_refiner.py trained
+# it on cubes of the network.
 REFINER = WEIGHTS_FILE.with_name("refiner.safetensors")
-# Weak total variation, which every iteration that refines applies before that denoiser.
+# Weak total variation. Every iteration of the first refining solver applies it before the denoiser.
 TV_PRIOR = TV(weight=0.3, iterations=5, norm="nuclear", warm=True)
-# The files of the model "pretrained".
+# The files that the results of the model "pretrained" depend on.
 FILES = (WEIGHTS_FILE, REFINER)
-# Settings of the iterations with total variation before the learned stages, by size. With 100
-# iterations in place of 125, `large` loses 0.04 to 0.64 dB (docs/development/experiments/
-# pretrained.md).
+# Settings of the iterations with total variation before the learned stages, by size. The keys are
+# arguments of `CassiNet`. If `large` had 100 iterations instead of 125, it would lose 0.04 to
+# 0.64 dB (docs/development/experiments/pretrained.md).
 SIZES: dict[str, dict[str, float]] = {
     "large": {"start": 125, "strength": 0.024, "balance": 1.0},
     "small": {"start": 70, "strength": 0.03, "balance": 1.0},
 }
-# Fewest and most bands of a camera. Other cameras are refused; cameras that are accepted, but
-# outside of `TRAINED_BANDS`, get a warning.
+# Fewest and most bands of a camera. A camera with fewer or more bands is refused. A camera within
+# this range, but outside of `TRAINED_BANDS`, gets a warning.
 BAND_RANGE = (4, 40)
 # Fewest pixels along each side of the cube. Smaller scenes are refused.
 MIN_SIDE = 32
@@ -41,7 +41,8 @@ MIN_SIDE = 32
 TRAINED_BANDS = (5, 28)
 # Smallest and largest dispersion of the cameras in the training, pixels per band.
 TRAINED_STEPS = (1, 3)
-# Largest noise of the measurements in the training, relative to the root mean square of y (25 dB).
+# Largest noise of the measurements in the training, relative to the root mean square of y. It is a
+# signal-to-noise ratio of 25 dB.
 TRAINED_NOISE = 0.056
 
 
@@ -66,8 +67,8 @@ def refining_denoiser(weights: Path | None = None, learns: bool = False) -> Deno
 def start_solver(size: str, noise: float | Literal["auto"] = "auto") -> Solver:
     """Return the solver that computes the network's first cube: `auto` with settings of a size.
 
-    Only the large size holds out pixels, because that takes longer than all iterations of the small
-    size.
+    Only the large size holds out pixels. For the small size this would take longer than all of its
+    iterations.
     """
     settings = SIZES[size]
     return auto(
@@ -155,7 +156,7 @@ def shipped_network(
     Args:
         bands: has no effect, because the weights are for any number of bands.
         size: "large" or "small". The small size is faster and a little less sharp. The large size
-            refines by `refining_solvers`, which about doubles the time.
+            also runs `refining_solvers`. This about doubles the time.
         noise: noise of the measurement, relative to its root mean square; "auto" estimates it. An
             error of the mask acts like noise: give a larger value then.
 

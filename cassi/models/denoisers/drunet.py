@@ -21,18 +21,18 @@ from cassi.ops import convolve3x3
 class DRUNet(nn.Module):
     """A U-Net of residual blocks without biases; one more input channel holds the noise level.
 
-        net(x, σ) = U([x, σ]),   or with `residual`   x − U([x, σ])
+        net(x, σ) = U([x, σ]),   or x − U([x, σ]) if `residual`
 
-    Because there are no biases, net(c·x, c·σ) = c·net(x, σ). So one network also removes noise that
-    is far stronger than in its training. Height and width are free: images are padded to a multiple
-    of 8·`shuffle` by repeating the last row and column, and the result is cropped.
+    Because there are no biases, net(c·x, c·σ) = c·net(x, σ) for c > 0. So one network also removes
+    noise that is far stronger than in its training. Height and width are free: images are padded to
+    a multiple of 8·`shuffle` by repeating the last row and column, and the result is cropped.
 
     Args:
         channels: channels of an image; 1 in `drunet_gray.pth`, 3 in `drunet_color.pth`.
         widths: channels at each of the four resolutions.
         blocks: number of residual blocks at each resolution, in encoder and in decoder.
         shuffle: side of the pixel blocks that are turned into channels before the first
-            convolution; 2 makes the network four times as fast.
+            convolution. The network is four times as fast with 2 as with 1.
         residual: predict the noise instead of the image.
 
     Raises:

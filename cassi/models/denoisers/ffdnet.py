@@ -24,8 +24,8 @@ class FFDNet(nn.Module):
 
     Args:
         channels: channels of the input; 1 in `ffdnet_gray.pth`, 3 in `ffdnet_color.pth`.
-        outputs: channels of the output; `channels` if None. With channels=7, outputs=1 and
-            width=128 this is HSI-SDeCNN, which denoises the middle one of seven bands.
+        outputs: channels of the output; `channels` if None. If channels=7, outputs=1 and
+            width=128, this is HSI-SDeCNN: it denoises the middle one of seven bands.
         width: channels between the convolutions, 64 (grey) or 96 (colour).
         depth: number of convolutions, 15 (grey) or 12 (colour).
         batch_norm: normalize after each inner convolution; the published files need False.

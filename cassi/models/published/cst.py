@@ -31,7 +31,8 @@ class HashAttention(nn.Module):
         aᵀx_i + a' √(max_j |x_j|² − |x_i|²) + b
 
     and cuts the sorted tokens into clusters. Each round gives a token one result. The results are
-    added with weights: the softmax, over the rounds, of the log-sum-exp of the token's row of QKᵀ.
+    added with weights: the softmax over the rounds of l, the log-sum-exp of the token's scores qᵀk
+    in its cluster.
     **Every call draws a, a' and b anew** from torch's global generator, in evaluation mode too.
     Seed the generator if results must repeat.
 
@@ -97,8 +98,8 @@ class HashAttention(nn.Module):
 class HashBlock(nn.Module):
     """Hash attention within square windows, and a feed-forward network.
 
-    A cluster has a quarter of the pixels of a window. With `is_shifted` the windows begin half a
-    window further down and right. With `is_sparse` attention is applied only to the half of the
+    A cluster has a quarter of the pixels of a window. If `is_shifted`, the windows begin half a
+    window further down and right. If `is_sparse`, attention is applied only to the half of the
     windows whose mean estimated sparsity is largest.
     """
 
@@ -197,7 +198,7 @@ def bottleneck_layers(inputs: int, outputs: int, stride: int) -> list[nn.Module]
 
 
 class SparsityEstimator(nn.Module):
-    """A small U-Net that returns features, and with `sparse` one more channel, the sparsity."""
+    """A small U-Net that returns features; if `sparse`, one more channel holds the sparsity."""
 
     def __init__(self, dim: int, sparse: bool) -> None:
         super().__init__()

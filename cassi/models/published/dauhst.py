@@ -35,7 +35,7 @@ from cassi.solvers import HQS
 
 # Number of resolutions of a denoiser, each half of the one before.
 SCALES = 3
-# H and W are padded to multiples of it, so that the coarsest scale has whole windows.
+# H and W are padded to multiples of this. Then the coarsest scale has whole windows.
 MULTIPLE = WINDOW * 2 ** (SCALES - 1)
 
 
@@ -44,8 +44,9 @@ class HalfShuffleAttention(nn.Module):
 
     In a head across windows, the pixels at the same position of all windows attend to each other. A
     single head works within windows only. Learned tables of positions are added to the scores.
-    `pos_emb` or `pos_emb1` is for the 64 pixels of a window, `pos_emb2` for the grid of windows in
-    a feature map of the given size. For another size `resize_table` interpolates `pos_emb2`.
+    `pos_emb` (for a single head) and `pos_emb1` are for the 64 pixels of a window. `pos_emb2` is
+    for the grid of windows in a feature map of the given size; for another size `resize_table`
+    interpolates it.
 
     Args:
         dim: channels of a head.

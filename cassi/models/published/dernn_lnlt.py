@@ -45,16 +45,16 @@ from cassi.solvers import HQS
 PARTS = 8
 # Number of resolutions of the denoiser, each half of the one before.
 SCALES = 3
-# H and W are padded to multiples of it, so that the coarsest scale can be cut into 8×8 parts.
+# H and W are padded to multiples of this. Then the coarsest scale can be cut into 8×8 parts.
 MULTIPLE = PARTS * 2 ** (SCALES - 1)
 
 
 class PixelAttention(nn.Module):
     """Attention with q, k, v = depthwise(W x), and a learned bias for each pair of positions.
 
-    With `is_local` the pixels of each 8×8 window attend to each other. Otherwise the image is cut
-    into 8×8 equal parts that attend to each other, and a head gets some rows of each part. H and W
-    are multiples of 8.
+    If `is_local`, the pixels of each 8×8 window attend to each other. Otherwise the image is cut
+    into 8×8 equal parts, and the parts attend to each other. A head gets an equal share of the
+    values of each part. H and W are multiples of 8.
 
     Source: Dong et al., "Degradation estimation recurrent neural network with local and non-local
     priors", AAAI 2024, section 3.3.
@@ -106,7 +106,8 @@ def normed_blocks(dim: int, *rows: tuple[nn.Module, ...]) -> nn.Sequential:
 class LocalNonLocalTransformer(nn.Module):
     """A U-Net of three scales; one more input channel holds the noise level.
 
-    Height and width are free: images are mirrored to a multiple, and the result is cropped.
+    Height and width are free: images are mirrored up to multiples of `multiple`, and the result is
+    cropped.
 
     Args:
         bands: number C of bands.
@@ -181,12 +182,12 @@ class DegradationEstimation(nn.Module):
 class RecurrentSplitting(UnrolledNetwork):
     """Half-quadratic splitting with one set of weights for all stages.
 
-    The iterates z are sheared cubes, which are unsheared for the denoiser. A subclass makes the
+    The iterates z are sheared cubes. For the denoiser they are unsheared. A subclass makes the
     layers by `build`.
     """
 
     momentum: ClassVar[float] = 0.0
-    """The data step measures ẑ = z + momentum·Δz instead of z, where Δz is the last change of z."""
+    """The residual of the data step is y − Φẑ, ẑ = z + momentum·Δz. Δz is the last change of z."""
 
     def build(self, block: Callable[[int], nn.Module], multiple: int = MULTIPLE) -> None:
         """Make the layers; the arguments are those of `LocalNonLocalTransformer`."""

@@ -56,9 +56,9 @@ class Encoding(nn.Module):
 
 
 class Decoding(nn.Module):
-    """The decoder, which returns the weight w of the prior and features for the filters of u.
+    """The decoder: it returns the weight w of the prior, and features.
 
-    The layers `filter_g_1` to `filter_g_3` compute the filters from these features.
+    From these features, `filter_g_1` to `filter_g_3` compute the filters of u. `DGSMP` calls them.
     """
 
     def __init__(self, bands: int, taps: int) -> None:
@@ -104,10 +104,10 @@ class DGSMP(Network):
     A is a learned network followed by the camera's shifts and sum. Aᵀ is the adjoint of shifts and
     sum followed by another learned network. The mask is not used. Each stage is
 
-        x ← x − 2δ (Aᵀ(Ax − y) + w ⊙ (x − u)),
+        x ← x − 2δ (Aᵀ(Ax − y) + w ⊙ (x − u))
 
-    where δ is learned. A U-Net gets features of all cubes so far. It returns w and the 3-D filters
-    of the local mean u.
+    δ is learned. u is a local mean of x. A U-Net gets features of all cubes so far. It returns w
+    and the 3-D filters that compute u.
 
     Args:
         bands: number C of bands.

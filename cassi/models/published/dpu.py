@@ -36,7 +36,7 @@ class Filter(nn.Module):
         S = qkᵀ,   S' = S ⊙ (w_q q + b_q)(w_k k + b_k)ᵀ,   A = softmax(S') ⊙ [S' > θ]
 
     Two small networks compute the threshold θ of each window from S without its diagonal. As in the
-    published code, no gradient reaches these networks, so training does not change them.
+    published code, these networks get no gradient. So training does not change them.
 
     Source: Zhang et al., "Dual prior unfolding for snapshot compressive imaging", CVPR 2024,
     section 3.3.
@@ -76,7 +76,7 @@ class Filter(nn.Module):
 class FilteredAttention(nn.Module):
     """Attention within 8×8 windows, with the weights of one `Filter` for all channels of v.
 
-    Queries and keys have `head` channels. With `shift` the image is first rolled by half a window.
+    Queries and keys have `head` channels. If `shift`, the image is first rolled by half a window.
 
     Source: Zhang et al., "Dual prior unfolding for snapshot compressive imaging", CVPR 2024,
     section 3.3.
@@ -153,8 +153,8 @@ class FilteredAttentionBlock(nn.Module):
         return x + self.mpmlp(self.norm2(x))
 
 
-# H and W are padded to multiples of it, so that the coarsest scale, with a quarter of H and W, has
-# whole windows.
+# H and W are padded to multiples of this. Then the coarsest scale, a quarter of H and W, has whole
+# windows.
 MULTIPLE = WINDOW * 4
 
 
@@ -234,7 +234,7 @@ class ImagePrior(Blend):
 
 
 class DegradationPrior(nn.Module):
-    """Estimate the degradation r from residual and cube; the masks weight its features.
+    """Estimate the degradation r from residual and cube; the masks weight the features.
 
     Source: Zhang et al., CVPR 2024, section 3.2.
     """
@@ -250,8 +250,8 @@ class DegradationPrior(nn.Module):
     def forward(self, residual: Tensor, x: Tensor, mask_images: Tensor) -> Tensor:
         """Estimate r `(B, C, H, W)` from a residual and a cube of the same shape.
 
-        `mask_images` `(1|B, H, W, 2C)` holds the mask of each band, then, for the detector pixel
-        that the band falls on, 2/C times the sum of all masks.
+        `mask_images` is `(1|B, H, W, 2C)`. The first C channels are the masks of the bands. The
+        other C hold 2/C times the sum of all sheared masks, in the detector window of each band.
         """
         images = torch.cat((residual, x), 1).permute(0, 2, 3, 1)
         features = self.fusion(self.norm_n(images)) * self.weight(self.norm_mask(mask_images))
@@ -312,8 +312,8 @@ class DPU(StagedNetwork):
         z ← Z_i(x + u + r, x),   r ← R_i(z' − u − x, x),   u = λ/μ_i
         x ← F_i(argmin_v ½‖Av − y‖² + μ_i/2‖v − (z − r − u)‖², z − r),   λ ← λ + μ_i(x − z + r)
 
-    where z' is the z of the stage before, and μ_i is estimated from x. Z_i is an `ImagePrior`, R_i
-    a `DegradationPrior`, and F_i a `Fusion`.
+    z' is the z of the stage before. μ_i is estimated from x. Z_i is an `ImagePrior`, R_i a
+    `DegradationPrior`, and F_i a `Fusion`.
 
     Arguments and errors are those of `UnrolledNetwork`.
 

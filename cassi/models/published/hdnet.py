@@ -97,7 +97,7 @@ class HDNet(Network):
         groups: number of channel groups, each with its own attention.
 
     Raises:
-        ValueError: a count is below 1, or the width is not such a multiple.
+        ValueError: a count is below 1, or the width is not a multiple of `groups` and of 2.
 
     Source: Hu et al., "HDNet: high-resolution dual-domain learning for spectral compressive
     imaging", CVPR 2022.

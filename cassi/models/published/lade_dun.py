@@ -1,4 +1,4 @@
-"""LADE-DUN: an unrolled network conditioned on latent tokens, which a diffusion model samples."""
+"""LADE-DUN: an unrolled network whose denoisers attend to tokens sampled by a diffusion model."""
 
 from typing import cast
 
@@ -84,7 +84,7 @@ class ChannelWeights(nn.Module):
 class InvertedBottleneck(nn.Module):
     """GELU(x + W₃ weights(GELU(3×3 depthwise(GELU(W₁x))))).
 
-    If input and output channels differ in number, a 1×1 convolution of x is added instead of x.
+    If the output has another number of channels than x, a 1×1 convolution of x is added, not x.
 
     Source: Howard et al., "Searching for MobileNetV3", ICCV 2019, figure 4.
     """
@@ -196,8 +196,8 @@ class LatentDiffusion(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         """Draw tokens `(B, 16, 256)` for images `(B, C, H, W)`.
 
-        The noise is drawn on the CPU, so it is the same for all devices. In evaluation mode all
-        samples share one draw, so a result does not depend on the other samples of its batch.
+        The noise is drawn on the CPU. So a seed gives the same noise on all devices. In evaluation
+        mode all samples share one draw. So a result does not depend on the rest of its batch.
         """
         condition = self.condition(image)
         draws = len(image) if self.training else 1
@@ -248,7 +248,7 @@ class SpectralFlow(nn.Module):
 class PriorFlow(nn.Module):
     """Attention of the pixels, at half of the resolution, to the latent tokens.
 
-    `norm_z` and `qkv` have no influence on the result. The published weights contain them.
+    The layers `norm_z` and `qkv` are not used. They are in the published weights.
 
     Source: Wu et al., ECCV 2024, section 3.3 and figure 4.
     """
@@ -276,7 +276,7 @@ class PriorFlow(nn.Module):
 class TridentBlock(nn.Module):
     """Joins a spatial, a spectral and a prior branch, then applies a feed-forward network.
 
-    With `split`, the spatial and the spectral branch get half of the channels each.
+    If `split`, the spatial and the spectral branch get half of the channels each.
 
     Source: Wu et al., ECCV 2024, section 3.3 and figure 4.
     """
@@ -320,14 +320,14 @@ def shuffle_and_convolve(shuffle: nn.Module, inputs: int, outputs: int) -> nn.Se
 
 
 class TridentTransformer(StageTransformer):
-    """A U-Net of trident blocks, which get the latent tokens; pixel shuffles change its scale.
+    """A U-Net of blocks that get the latent tokens; pixel shuffles change the resolution.
 
     Source: Wu et al., ECCV 2024, figure 3.
     """
 
     def __init__(self, bands: int, first: bool = False) -> None:
         # Blocks halve the number of channels, pixel shuffles divide it by 4, and channel weights
-        # divide it by 8, rounded down. So it must be a multiple of 4 and at least 8.
+        # divide it by 8, rounded down. So the number must be a multiple of 4 and at least 8.
         dim = max(8, bands + -bands % 4)
         super().__init__(
             bands,
@@ -392,8 +392,8 @@ class LADEDUN(SharedStages):
     numbers that are drawn, and on the whole image.
 
     Training in this package optimizes diffusion and denoisers together, by the loss of the cube.
-    The published training first uses tokens of the true cubes, which a further encoder computes.
-    That encoder is not needed for a reconstruction.
+    The published training first uses tokens that a further encoder computes from the true cubes. A
+    reconstruction does not need this encoder.
 
     Args:
         bands: number C of bands.
@@ -418,7 +418,7 @@ class LADEDUN(SharedStages):
         "diffusion.log_",
     )
     """Prefixes of tensors in the authors' files that are not loaded. They belong to the encoder of
-    true cubes, and to the noise schedule, which `LatentDiffusion` computes."""
+    true cubes, and to the noise schedule. `LatentDiffusion` computes the schedule itself."""
 
     def __init__(
         self,

@@ -14,11 +14,11 @@ from cassi.models.registry import register_model
 
 # Number of resolutions, each half of the one before.
 SCALES = 6
-# Number of resolutions with three convolutions each, from the highest one on; the others have two.
+# Each of this many highest resolutions has three convolutions. Each lower one has two.
 N_TRIPLE_SCALES = 4
 # Index of the resolution whose pixels attend to each other: a quarter of the full resolution.
 ATTENTION_SCALE = 2
-# Number of pixels whose scores are in memory at the same time; more pixels take more memory.
+# Number of queries whose scores are in memory at the same time; more queries take more memory.
 QUERIES_AT_ONCE = 1024
 
 
@@ -64,8 +64,8 @@ class GlobalAttention(nn.Module):
 class LambdaNet(Network):
     """The generator of λ-Net, with the names of weights of the code that accompanies MST.
 
-    Its input is y and the sheared masks. Its images are as wide as the detector. At the end the
-    window of each band is cut out.
+    The input is y and the sheared masks. All images in the network are as wide as the detector. At
+    the end the window of each band is cut out.
 
     Args:
         bands: number C of bands.

@@ -1,4 +1,4 @@
-"""LCTC: an untrained network, which is fitted to one measurement."""
+"""LCTC: a network without training; its weights are fitted to one measurement."""
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,7 @@ from cassi.models.layers import check_counts, check_images
 
 # Negative slope of every leaky ReLU.
 SLOPE = 0.2
-# How each scale is upsampled, from the finest to the coarsest.
+# Interpolation by which each scale is upsampled, from the finest scale to the coarsest.
 UPSAMPLING = ("nearest", "nearest", "bilinear")
 
 

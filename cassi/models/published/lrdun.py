@@ -74,7 +74,7 @@ def spectra_net(bands: int, dim: int) -> ResidualSequence:
 
 
 class FirstSpectra(nn.Module):
-    """Compute the first spectra, which are orthonormal, from the mean of each band."""
+    """Compute the first spectra from the mean of each band; they are orthonormal."""
 
     def __init__(self, bands: int, dim: int) -> None:
         super().__init__()

@@ -20,8 +20,8 @@ class WindowedAttention(nn.Module):
         out = W_p (softmax(qkᵀ/√d + table) v + softmax(q k_gᵀ/√d) v_g),   k_g, v_g = W_g g,
         g = softmax(q_t kᵀ/√d) v
 
-    where q_t is the query of the token, and the table holds a learned bias for every pair of
-    positions. There is only one token. So the second softmax is 1, and v_g is added to every pixel.
+    q_t is the query of the token. The table holds a learned bias for every pair of positions. There
+    is only one token. So the second softmax is 1, and v_g is added to every pixel.
     """
 
     relative_position_index: Tensor
@@ -75,7 +75,7 @@ class TokenAttention(nn.Module):
     """Attention of SiLU(depthwise(W LayerNorm(x))), with a learned global token.
 
     The authors' code creates the layers act_proj, out_proj, cpe1, cpe2 and norm2 and never uses
-    them. They are kept so that its state dict loads.
+    them. They are kept here so that the authors' weights load.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -177,7 +177,7 @@ class MiJUN(RecurrentSplitting):
 
         v = z_k + Φᵀ(ΦΦᵀ + ρI)⁻¹(y − Φẑ),   ẑ = z_k + ½(z_k − z_{k−1}),   z_{k+1} = denoise(v, σ)
 
-    with Φ, ρ and σ estimated from z_k, as in DERNN-LNLT. The denoiser scans whole rows and columns.
+    Φ, ρ and σ are estimated from z_k, as in DERNN-LNLT. The denoiser scans whole rows and columns.
     For this reason its weights fit square images of one size only.
 
     Args:

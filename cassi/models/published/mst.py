@@ -35,13 +35,12 @@ from cassi.models.registry import register_model
 class SpectralAttention(nn.Module):
     """Attention between channels: a token is the image of one channel.
 
-    With X the pixels `(H·W, C)`, and per head Q = XW_q, K = XW_k, V = XW_v,
-
         A = softmax(α KᵀQ / (|K| |Q|)),   out = (V ⊙ M) Aᵀ W_p + b + conv(V)
 
-    where |·| are norms of columns, and M is the guide, or 1 without a guide. A is computed from the
-    matrix XᵀX `(C, C)`: KᵀQ = W_kᵀ(XᵀX)W_q, |K|² is the diagonal of W_kᵀ(XᵀX)W_k, and |Q|² is the
-    diagonal of W_qᵀ(XᵀX)W_q. So neither Q nor K is formed, and Aᵀ W_p is one small matrix.
+    X are the pixels `(H·W, C)`. Per head, Q = XW_q, K = XW_k and V = XW_v. |·| are norms of
+    columns. M is the guide, or 1 without a guide. A is computed from the matrix XᵀX `(C, C)`:
+    KᵀQ = W_kᵀ(XᵀX)W_q, |K|² is the diagonal of W_kᵀ(XᵀX)W_k, and |Q|² is the diagonal of
+    W_qᵀ(XᵀX)W_q. So neither Q nor K is formed. Aᵀ W_p is one small matrix.
 
     Source: Cai et al., "Mask-guided spectral-wise transformer", CVPR 2022, equations 5 to 8.
     """
@@ -199,7 +198,7 @@ class MST(Network, SpectralUNet):
     """MST, the mask-guided spectral-wise transformer; weights have their published names.
 
     The published network is for a step of 2. For other steps and directions, the masks are shifted
-    as the camera shifts its bands. If each sample has its own mask, each mask guides its sample.
+    as the camera shifts its bands. If each sample has its own mask, that mask guides the sample.
 
     Args:
         bands: number C of bands, and channels at full size.

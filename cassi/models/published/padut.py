@@ -34,7 +34,8 @@ from cassi.models.registry import register_model
 from cassi.solvers import GAP
 from cassi.solvers.base import Prior
 
-# `StepSize` weights its channels by a small network, which has 1/REDUCTION as many hidden channels.
+# `StepSize` weights channels by a small network. The number of its hidden channels is the number of
+# bands divided by this.
 REDUCTION = 8
 
 
@@ -72,7 +73,7 @@ class StepSize(nn.Module):
 
 
 def relax_step(x: Tensor, step_sizes: Tensor, prior: Prior) -> Prior:
-    """Return the prior v ↦ prior(x + s ⊙ (v − x)), which scales the data step from x to v.
+    """Return the prior v ↦ prior(x + s ⊙ (v − x)): it scales the data step from x to v by s.
 
     Args:
         x: the cube before the data step, `(B, C, H, W')`.
@@ -88,18 +89,18 @@ def relax_step(x: Tensor, step_sizes: Tensor, prior: Prior) -> Prior:
     return apply
 
 
-# Largest number of attention heads. The number must divide the number of channels, so the greatest
-# common divisor of both is used.
+# Largest number of attention heads. The number of heads must divide the number of channels. So it
+# is the greatest common divisor of this and the number of channels.
 MAX_HEADS = 4
-# (features before each scale of the encoder, features after each scale of the decoder). In both
-# lists the finest scale is first.
+# First list: features before each scale of the encoder. Second list: features after each scale of
+# the decoder. In both lists the finest scale is first.
 Features = tuple[list[Tensor], list[Tensor]]
 
 
 class WindowBlock(nn.Module):
     """x + attention(x) among the channels of each window, then x + feed_forward(x).
 
-    With `is_shifted` the windows lie half a window further down and right.
+    If `is_shifted`, the windows lie half a window further down and right.
     """
 
     def __init__(self, dim: int, is_shifted: bool) -> None:
@@ -120,8 +121,8 @@ class WindowBlock(nn.Module):
 class SpectrumExchange(nn.Module):
     """Fuse x with an image that is made of the amplitudes and phases of two other images.
 
-    The amplitudes come from encoder features of the stage before, the phases from its decoder
-    features.
+    The amplitudes and phases are those of Fourier spectra. The amplitudes come from encoder
+    features of the stage before, the phases from decoder features of that stage.
 
     Source: Li et al., ICCV 2023, equation 12.
     """
@@ -151,8 +152,8 @@ class SpectrumExchange(nn.Module):
 def make_encoder(dim: int, scales: int, has_exchange: bool) -> nn.ModuleDict:
     """Return the layers of the encoder.
 
-    Each scale has a block, and all but the coarsest one have a convolution that halves H and W.
-    With `has_exchange` these also have a `SpectrumExchange` with the stage before.
+    Each scale has a block. All scales but the coarsest also have a convolution that halves H and W.
+    If `has_exchange`, they have a `SpectrumExchange` with the stage before, too.
     """
     levels = []
     for i in range(scales - 1):
@@ -161,8 +162,8 @@ def make_encoder(dim: int, scales: int, has_exchange: bool) -> nn.ModuleDict:
             level["stage_int"] = SpectrumExchange(dim << i)
         level["downsample"] = HALVING_CONV(dim << i, dim << i + 1)
         levels.append(nn.ModuleDict(level))
-    # Every second block has shifted windows. In the published code the number of the coarsest level
-    # is higher by one than its position.
+    # Blocks of odd levels have shifted windows. As in the published code, the coarsest level, at
+    # position `scales` − 1, counts as level `scales`.
     coarsest = WindowBlock(dim << scales - 1, bool(scales % 2))
     return nn.ModuleDict({"body": nn.ModuleList([*levels, nn.ModuleDict({"block": coarsest})])})
 
@@ -238,7 +239,7 @@ def apply_unet(
 @register_model("padut_7stg", stages=7)
 @register_model("padut_12stg", stages=12)
 class PADUT(UnrolledNetwork):
-    """Unrolled projections of learned length; each stage passes its spectra to the next.
+    """Unrolled projections of learned length; each stage passes its features to the next.
 
         v = x + r_i ⊙ Aᵀ(AAᵀ)⁺(y − Ax),   x ← D_i(v)
 

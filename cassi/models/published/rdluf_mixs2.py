@@ -102,9 +102,9 @@ class MixBlock(nn.Module):
 
 
 class StageInteraction(nn.Module):
-    """Scale features and add an offset, both computed from features of the stage before.
+    """Multiply features by a factor and add an offset.
 
-    These are its encoder and decoder features at the same resolution.
+    Both are computed from encoder and decoder features of the stage before, at the same resolution.
     """
 
     def __init__(self, dim: int) -> None:
@@ -144,7 +144,7 @@ def resize(x: Tensor, factor: float) -> Tensor:
 
 # Number of resolutions of a denoiser, each half of the one before.
 SCALES = 3
-# H and W are padded to multiples of it.
+# H and W are padded to multiples of this.
 MULTIPLE = 2**SCALES
 
 
@@ -250,7 +250,7 @@ class StageTransformer(nn.Module):
 
 
 class MixTransformer(StageTransformer):
-    """A U-Net of mixing blocks; bilinear resizing changes its scale.
+    """A U-Net of mixing blocks; bilinear resizing changes the resolution.
 
     Source: Dong et al., CVPR 2023, figure 3.
     """

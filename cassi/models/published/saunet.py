@@ -31,7 +31,7 @@ from cassi.models.registry import register_model
 
 # Number of resolutions of a denoiser, each half of the one before.
 SCALES = 3
-# H and W are padded to multiples of it, as in the training of the published weights.
+# H and W are padded to multiples of this, as in the training of the published weights.
 MULTIPLE = 16
 
 
@@ -92,7 +92,10 @@ class ConvolutionalAttentionBlock(nn.Module):
 
 
 def make_blocks(dim: int, count: int, drop: float) -> nn.Sequential:
-    """Return blocks, one after another, whose drop probability rises linearly from 0 to `drop`."""
+    """Return blocks, one after another; the drop probability rises linearly from 0 to `drop`.
+
+    A single block has the probability `drop`.
+    """
     probabilities = [drop] if count == 1 else [drop * i / (count - 1) for i in range(count)]
     sequence = (ConvolutionalAttentionBlock(dim, probability) for probability in probabilities)
     return named_sequence(blocks=nn.Sequential(*sequence))
@@ -140,7 +143,7 @@ class SAUNet(UnrolledNetwork):
         v = (x − u) + Aᵀ(AAᵀ + α_i I)⁻¹(y − A(x − u)),   x ← CMFormer_i(v + u, β_i)
         u ← u + γ_i (v − x)
 
-    α_i and β_i, the ρ and σ of stage i, are estimated from y and the mask. CMFormer_i is a
+    α_i is the ρ and β_i the σ of stage i. Both are estimated from y and the mask. CMFormer_i is a
     `ConvolutionalTransformer`.
 
     Args:
@@ -149,8 +152,9 @@ class SAUNet(UnrolledNetwork):
         checkpointing: see `UnrolledNetwork`.
         drop: probability in training that a branch of a denoiser is left out for a sample. The
             authors used 0, 0.1, 0.1, 0.1, 0, 0.1 for 1, 2, 3, 5, 9, 13 stages.
-        drop_bottom: the same probability in the last block of the lowest resolution. The authors
-            used 0, 0.1, 0.2, 0.2, 0.3, 0.2 for 1, 2, 3, 5, 9, 13 stages.
+        drop_bottom: the same probability in the last block of the lowest resolution. It rises
+            linearly from 0 in the first block of this resolution. The authors used 0, 0.1, 0.2,
+            0.2, 0.3, 0.2 for 1, 2, 3, 5, 9, 13 stages.
 
     Raises:
         ValueError: a count below 1, or a probability outside of [0, 1).

@@ -1,4 +1,9 @@
-"""SSR: unrolled projections whose denoisers have spectral and spatial blocks."""
+"""SSR: unrolled projections whose denoisers have spectral and spatial blocks.
+
+Some layers keep the authors' names, because the published weights have them: `SARB` is the
+spectral block, `SRB` the spatial block, `CMB` the modulation in the spatial block, and `SW` makes
+the weights of `SpatialWeights`.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -39,6 +44,8 @@ HALVINGS = 2
 class WindowedChannelAttention(nn.Module):
     """Attention among the channels of each 8×8 window, with weights softmax(qᵀk/√scale).
 
+    As in the published code, `scale` is the number of bands, also if there are more channels.
+
     Source: Zhang et al., "Improving spectral snapshot reconstruction with spectral-spatial
     rectification", CVPR 2024, section 3.3.
     """
@@ -78,9 +85,9 @@ class Modulation(nn.Module):
 
 
 class SpatialWeights(nn.Module):
-    """W_o(sigmoid(depthwise(u)) ⊙ e) + b, where u = W x and e = gelu(conv(u)) has one channel.
+    """W_o(sigmoid(depthwise(u)) ⊙ e) + b, where u = W x and e = gelu(conv(u)).
 
-    So a single image e gets a weight for each pixel and channel.
+    e has one channel. It is multiplied by a weight for each pixel and channel.
 
     Source: Zhang et al., "Improving spectral snapshot reconstruction", CVPR 2024, section 3.3.
     """
@@ -147,7 +154,7 @@ class RectifyingUNet(nn.Module):
         return self.out(u_net(x, encoder, self.bottleneck, (coarse_decoder, fine_decoder)))
 
 
-# H and W are padded to multiples of it, so that the lowest resolution has whole windows.
+# H and W are padded to multiples of this. Then the lowest resolution has whole windows.
 MULTIPLE = WINDOW * 2**HALVINGS
 
 

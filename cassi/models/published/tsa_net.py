@@ -42,8 +42,8 @@ class SpatialFeatures(nn.Module):
     def __init__(self, channels: int, heads: int, length: int, outputs: int, level: int) -> None:
         super().__init__()
         kernel, stride, padding = ((1, 5), (3, 5)), ((1, 2), (2, 2)), ((0, 2), (1, 2))
-        # Each of the two convolutions halves the columns. The first halves the rows too from level
-        # 1 on, the second from level 2 on.
+        # Each of the two convolutions halves the columns. If the level is at least 1, the first
+        # also halves the rows. If the level is at least 2, the second one does so, too.
         first_kind, second_kind = level > 0, level > 1
         self.conv1 = conv_block(
             channels, heads, kernel[first_kind], stride[first_kind], padding[first_kind]
@@ -95,13 +95,13 @@ class TripleAttention(nn.Module):
 
         out = x + γ Σ_heads W_h (A_rows V A_columnsᵀ) A_channelsᵀ
 
-    where V are the values of a head, and the matrices A its attention weights.
+    V are the values of a head. The matrices A are its attention weights.
 
     Args:
         inputs: channels of the input.
         outputs: channels of the output.
         size: height and width for which the linear layers are made.
-        dims: length of the feature vectors of rows and columns, and of the vectors of channels.
+        dims: lengths of feature vectors. First: of a row or column. Second: of a channel.
         level: number of halvings of the image before rows and columns attend.
         favours_neighbours: whether a bias favours neighbouring channels.
         heads: number of heads.
@@ -172,8 +172,8 @@ class TripleAttention(nn.Module):
         value = torch.einsum("nyq,nchq->nchy", column_attention.flatten(0, 1), value)
         if self.up_sample is not None:
             value = self.up_sample(value)
-        # The attention among channels and the sum over heads are both linear in V, so both are
-        # computed by one matrix product.
+        # The attention among channels and the sum over heads are both linear in V. So one matrix
+        # product computes both.
         weight = self.aggregation.weight.unflatten(-1, (self.heads, c))  # (C, heads, C)
         mixture = torch.einsum("bhij,ohi->bohj", band_attention, weight).flatten(2)  # (B, C, h·C)
         value = value.reshape(b, self.heads * c, h * w)
@@ -194,7 +194,7 @@ def plain_block(inputs: int, outputs: int) -> nn.Sequential:
 class Res2Net(nn.Module):
     """Convolve groups of channels, one after another.
 
-    The result of each group is added to the next group, which is convolved then. As in the code of
+    Each group is convolved after the result of the group before was added to it. As in the code of
     TSA-Net, the last group is not convolved, and there is no skip connection.
 
     Source: Gao et al., "Res2Net: a new multi-scale backbone architecture", TPAMI 2021.
@@ -249,8 +249,8 @@ class Decoder(nn.Module):
 class TSANet(Network):
     """TSA-Net, with attention over rows, columns and bands; weights have their published names.
 
-    Its input is the initial cube times the mask. Its linear layers span whole rows, columns and
-    images. For images of another size than `size` the inputs of these layers are interpolated. The
+    The input is the initial cube times the mask. Linear layers span whole rows, columns and images.
+    For images of another size than `size` the inputs of these layers are interpolated. The
     network should then be trained again.
 
     Args:
@@ -258,17 +258,17 @@ class TSANet(Network):
         size: H and W of the images for which the network is made: multiples of 16, at least 64.
 
     Raises:
-        ValueError: a count is below 1, or the size is not as described.
+        ValueError: a count is below 1, or H or W is below 64 or not a multiple of 16.
 
     Source: Meng, Ma, Yuan, "End-to-end low cost compressive spectral imaging with spatial-spectral
     self-attention", ECCV 2020.
     """
 
     min_side, multiple = 64, 16
-    """Fewest rows and columns, and a number that divides them.
+    """Smallest height and width of `size`, and a number that must divide both.
 
-    The image is halved four times. A quarter of 64 pixels is enough for two 5×5 convolutions with
-    stride 2."""
+    The image is halved four times, so the divisor is 16. A quarter of 64 pixels is enough for two
+    5×5 convolutions with stride 2."""
 
     def __init__(self, bands: int = 28, size: Pair = (256, 256)) -> None:
         super().__init__(bands)
