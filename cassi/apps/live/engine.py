@@ -33,14 +33,15 @@ ITERATION_LADDER = (36, 24, 16, 10)
 """Numbers of iterations per frame, from the best cube to the fastest one. The first number is the
 default of `cassi.methods.Sequence`."""
 MAX_BUSY_FRACTION, MIN_BUSY_FRACTION = 0.9, 0.5
-"""Bounds of the time per cube, relative to the time between frames. Above the first one the next
-frame gets fewer iterations, below the second one more. The gap between them keeps the number from
-changing with every frame."""
+"""Bounds of the busy fraction, which is the time per cube divided by the time between frames. Above
+the first bound the next frame gets fewer iterations. Below the second bound it gets more. The gap
+between the two keeps the number from changing with every frame."""
 FRAMES_PER_CHECK = 50
 """The camera check runs on the first frame and on every 50th one after it."""
 _POLL_SECONDS = 0.02  # pause after a source had no frames; a longer one delays the next frame
 _NOTICE_SECONDS = 5.0  # shortest time between two lines of the same kind
-# A sender in the network can choose the words of an error, and so produce ever new kinds of lines.
+# Largest number of kinds of lines. A sender in the network can choose the words of an error, and
+# could otherwise produce ever new kinds.
 _MAX_KINDS = 16
 
 

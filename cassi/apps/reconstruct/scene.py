@@ -34,7 +34,7 @@ Scores = dict[str, float | None]
 # Rows that are read at a time to compute spectral angles.
 _ANGLE_ROWS = 64
 # AUSE, the area under the sparsification error curve, sorts the values of a cube by their standard
-# deviation. From a larger cube it gets evenly spaced rows with about this many values in all.
+# deviation. If a cube has more values than this, AUSE gets evenly spaced rows with about this many.
 _MAX_SORTED_VALUES = 1 << 22
 # Pixels along the longer side of pictures.
 _MAX_PICTURE_PIXELS = 512
@@ -161,7 +161,7 @@ def summarize_uncertainty(
             scores.append(score(x, sigma, torch.from_numpy(read(truth, slice(band, band + 1)))))
     lines = [record["lines"][1] - record["lines"][0] for record in records]
     sources = [record["uncertainty"]["sources"] for record in records]
-    # Variances add up, so the sources of a block count by their squares and its number of lines.
+    # Variances add up. So the squares of a block's sources are summed, times its number of lines.
     sums = {
         name: sum(n * part[name] ** 2 for n, part in zip(lines, sources, strict=True))
         for name in sources[0]
