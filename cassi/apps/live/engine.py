@@ -250,7 +250,7 @@ class LiveReconstruction:
         return frame.data[0], y, system
 
     def _set_up(self, path: Path, frame: LoadedArray) -> None:
-        """Make camera and method for the first frame; all later frames use the same ones."""
+        """Make camera and method for the first frame. All later frames use them, too."""
         settings = replace(self.settings, measurement=str(path))
         snapshot, method = prepare(
             settings, self.recipe, self.loaded_files | {"measurement": frame}
@@ -270,8 +270,8 @@ class LiveReconstruction:
     def _measure_pace(self, frames: list[Frame]) -> None:
         """Update the time between frames by a moving average, which evens out late arrivals.
 
-        With a larger weight of the new interval, the average follows a change faster, and varies
-        more when single frames are late.
+        The new interval has the weight 0.2. If the weight were larger, the average would follow a
+        change faster, but also vary more when single frames are late.
         """
         last_arrival = frames[-1].arrived_at
         if self._last_arrival and last_arrival > self._last_arrival:

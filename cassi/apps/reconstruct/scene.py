@@ -45,9 +45,9 @@ _BLOCK_NUMBERS = ("block", "lines", "seconds", "cpu_seconds", "reason")
 def take_truth(settings: Reconstruct) -> tuple[Reconstruct, Stack | None]:
     """Open the truth as a file to read in parts, and return the settings without it.
 
-    The returned settings have the bands and wavelengths of the truth instead. If the truth cannot
-    be read in parts, or if there is no measurement, the settings stay as they are, and the second
-    value is None.
+    If the settings state no bands or no wavelengths, the returned settings have those of the truth.
+    If the truth cannot be read in parts, or if there is no measurement, the settings are returned
+    unchanged, and the second value is None.
     """
     # `open_stack` cannot use the settings `axes` and `keys`, which say how to read a file.
     is_explained = settings.axes.truth is not None or settings.keys.truth is not None

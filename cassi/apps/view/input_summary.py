@@ -22,7 +22,7 @@ _WINDOW_RADIUS = 15
 # factor. Frames of real cameras agree up to 2 % better with a wrong step of 1, see
 # `find_better_step`.
 _MIN_AGREEMENT_RATIO = 1.1
-# Largest step that is tried, and smallest number of bands for which a step is tried.
+# First: largest step that is tried. Second: a step that makes fewer bands than this is not tried.
 _MAX_STEP, _MIN_BANDS = 8, 4
 # Where longer wavelengths lie, by (axis, whether the offsets increase).
 _DIRECTIONS = {(-1, True): "right", (-1, False): "left", (-2, True): "down", (-2, False): "up"}
