@@ -30,8 +30,7 @@ _MEMORY_STRIP_ROWS = 32
 class Parts:
     """Cuts a measurement and its camera into parts, which one reconstructor recovers.
 
-    A line is a row of the scene. If the dispersion runs down the columns (axis −2), a line is a
-    column.
+    A line is a row of the scene. If the dispersion is vertical (axis −2), a line is a column.
 
     Attributes:
         axis: axis of the cube along which the lines are counted, -2 or -1.

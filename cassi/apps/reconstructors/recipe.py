@@ -95,7 +95,8 @@ class Recipe:
 def adapted(settings: Any) -> Any:
     """Return settings with the method of `ADAPT_OPTIONS` beside the network, if `adapt` is true.
 
-    The method gets the noise level of these settings. A method with a start of its own stays.
+    The method gets the noise level of these settings. If the settings have a method with a start of
+    its own, it stays.
     """
     if not settings.adapt or has_start(settings):
         return replace(settings, adapt=False)
