@@ -45,8 +45,8 @@ takes memory of the scheduler.
 """
 DASK_CONFIG = {
     "distributed.comm.timeouts.connect": "20s",  # for finding a scheduler, or a lost one again
-    # A job fails if more workers than this are lost while they run it. A scheduler that is running
-    # already keeps its own setting.
+    # A job fails if more workers than this are lost while they run it. If the scheduler was started
+    # before this command, it keeps its own setting.
     "distributed.scheduler.allowed-failures": 2,
     # Dask's web pages can be read without a certificate. They stay off, so that no other user of
     # the machines can read what a command does.
