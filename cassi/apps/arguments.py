@@ -160,7 +160,7 @@ def config_folders(arguments: Sequence[str]) -> list[Path]:
 
 
 def read_plugin_options(arguments: Sequence[str]) -> list[str]:
-    """Return the plugins that the user names on the command line, or else in the config of it.
+    """Return the plugins that the command line names; if it names none, those of the user's config.
 
     Raises:
         ValueError: the value is no list of files, or the config lies in the folder of a run.

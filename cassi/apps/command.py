@@ -1,4 +1,8 @@
-"""Run a command: Hydra's start, settings, the process, one-line errors and the exit status."""
+"""Run a command: Hydra's start, settings, one-line errors and the exit status.
+
+The process of a command is set up here, too: signals, threads, device, lines on the progress, and
+the folder for files of torch's compiler.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +102,8 @@ def run_command(
         print_version()  # Hydra's own flag prints Hydra's
     import hydra
 
-    # Hydra otherwise prints its own account of an error, over many lines, and exits with status 1.
+    # Without this, Hydra prints its own account of an error, over many lines, and exits with
+    # status 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     _reopen_outputs()
     write_whole_lines()
@@ -208,7 +213,8 @@ class _Job:
             links.guard_folders(hydra.sweep.dir)
         try:
             # SIGTERM raises an exception only from here on. While Hydra composes the config, it may
-            # lose an exception, and the default action is safe: no result is half written yet.
+            # swallow an exception. So until here SIGTERM ends the process by its default action.
+            # This is safe, because no result is half written yet.
             with raise_terminated(), plain_warnings():
                 if folder.is_dir() and folders.writes_folder(hydra):
                     folders.lock_folder(folder)
@@ -417,9 +423,12 @@ class TerminationSignal(BaseException):
 
 @contextlib.contextmanager
 def raise_terminated() -> Iterator[None]:
-    """Let SIGTERM raise `TerminationSignal` within a block, and lose no signal in it."""
+    """Within a block, let SIGTERM raise `TerminationSignal`.
+
+    If Python ignores the exception of SIGTERM or Ctrl-C, the signal is sent again.
+    """
     # Python ignores an exception that a handler raises inside `__del__` or a callback of a weak
-    # reference. Python's hook for such exceptions here sends the signal again a moment later.
+    # reference. It then calls this hook, which sends the signal again a moment later.
     unraisable_hook = sys.unraisablehook
     numbers = {KeyboardInterrupt: signal.SIGINT, TerminationSignal: signal.SIGTERM}
 
@@ -452,9 +461,9 @@ def find_signal(error: BaseException) -> KeyboardInterrupt | TerminationSignal |
 
 
 def leave_to_lightning(trainer: Any) -> contextlib.AbstractContextManager[None]:
-    """Let SIGTERM end a training after its current step, once Lightning has begun with steps."""
-    # Lightning then registers its own handler, which also calls the earlier handler. The earlier
-    # handler must not raise once Lightning has noted the signal.
+    """Let SIGTERM end a training: before its first step at once, later after the current step."""
+    # When the steps begin, Lightning registers its own handler, which also calls the handler below.
+    # If Lightning has noted the signal, the handler below must not raise.
 
     def terminate_unless_noted(number: int, frame: Any) -> None:
         if not trainer.received_sigterm:

@@ -157,7 +157,7 @@ def _explain_composition(error: BaseException) -> str | None:
     if isinstance(cause, ConfigAttributeError | ConfigKeyError):
         if (message := _explain_empty_group(error)) is not None:
             return message
-        # Every config of this package has `seed`. Without it, the config has no defaults.
+        # Every config of this package has `seed`. If it is missing, the config has no `defaults`.
         if "." not in str(cause.full_key) and "seed" not in (cause.parent_node or ()):
             hint = f"a config of your own begins with defaults: [{_config_name()}, _self_]"
             return f"no config value {str(cause.full_key)!r}; {hint}"

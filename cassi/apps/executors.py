@@ -45,11 +45,11 @@ takes memory of the scheduler.
 """
 DASK_CONFIG = {
     "distributed.comm.timeouts.connect": "20s",  # for finding a scheduler, or a lost one again
-    # A job fails if it is lost with more workers than this. A scheduler that runs already keeps its
-    # own setting.
+    # A job fails if more workers than this are lost while they run it. If the scheduler was started
+    # before this command, it keeps its own setting.
     "distributed.scheduler.allowed-failures": 2,
-    # Dask's web pages need no certificate. They stay off, so that no other user of the machines
-    # can read what a command does.
+    # Dask's web pages can be read without a certificate. They stay off, so that no other user of
+    # the machines can read what a command does.
     "distributed.scheduler.http.routes": (),
     "distributed.worker.http.routes": (),
 }
@@ -94,7 +94,7 @@ class Workers(NamedTuple):
 def open_workers(settings: Sharing, *, blocks: bool = False) -> Iterator[Workers | None]:
     """Yield the workers that `processes` and `cluster` ask for; None means this process.
 
-    With `blocks`, the workers return freed memory, because their jobs have a memory budget.
+    If `blocks` is true, the workers return freed memory, because their jobs have a memory budget.
 
     Raises:
         OSError: no scheduler answers at the cluster's address.
@@ -237,10 +237,10 @@ def _prepare_for(command: Command) -> None:
 
 
 def make_once(make: Callable[[Argument], Output], argument: Argument) -> Output:
-    """Return make(argument), and the same object again while the argument stays the same.
+    """Return make(argument). If the argument is that of the last call, return the same object.
 
-    The jobs of a process share in this way an object that is slow to make, such as a network with
-    its weights. For each function, only the object of the last argument is kept.
+    So the jobs of a process share an object that is slow to make, such as a network with its
+    weights. For each function, only the object of the last argument is kept.
     """
     key, name = pickle.dumps(argument), make.__qualname__
     if _prepared.get(name, (b"",))[0] != key:
@@ -310,7 +310,7 @@ def _open_cluster(cluster: Cluster, processes: int | None) -> Iterator[Executor]
 
 
 def _find_cluster(cluster: Cluster, processes: int | None) -> Any:
-    """Return the scheduler's address in a context manager, or a new cluster, which is one, too."""
+    """Return a context manager: a new cluster, or one that yields the scheduler's address."""
     if cluster.address is not None:
         return nullcontext(cluster.address)
     _import_for_cluster("cryptography")

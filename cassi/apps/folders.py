@@ -32,9 +32,9 @@ MAX_LOCK_WAIT_SECONDS = 2.0
 _command_name: list[str] = [""]
 # Locked folders, and the open file descriptor that holds each lock.
 _descriptors: dict[Path, int] = {}
-# Locked folders that other shares of the same command may lock, too.
+# Locked folders that other commands may lock, too, if they do other shares of the same jobs.
 _shared_folders: set[Path] = set()
-# Temporary folders for the files that Hydra writes in a sweep with `dry_run`.
+# If a sweep has `dry_run`, Hydra writes its files into these temporary folders.
 _temporary_folders: list[tempfile.TemporaryDirectory[str]] = []
 # Folders that this process made and named after the time: no other command writes into them.
 _new_folders: set[Path] = set()
@@ -68,8 +68,9 @@ class OneCommand(Callback):
     """Gives a command its folder before Hydra writes into it.
 
     A folder named after the time is a new one. If another command made a folder in the same second,
-    a number is added: `12-30-01_2`. A folder that the user names is locked. `--info` locks nothing,
-    and of the processes of one training only the first locks. With `dry_run` no folder is made.
+    a number is added: `12-30-01_2`. A folder that the user names is locked. `--info` takes no lock.
+    If a training has several processes, only the first one takes it. With `dry_run` no folder is
+    made.
 
     Raises:
         FolderTaken: another command writes into the folder, or a link is in the way.
@@ -78,8 +79,8 @@ class OneCommand(Callback):
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         """Make and lock the folder of a command that is no sweep."""
         if config.get("dry_run"):
-            # Hydra gets the current folder, and writes nothing there without `output_subdir`. The
-            # setting `folder` still has the folder that the results would go to.
+            # Hydra gets the current folder. Without `output_subdir` it writes nothing there. The
+            # setting `folder` keeps the folder that the results would go to.
             with read_write(config):
                 config.folder = str(Path(config.hydra.run.dir).resolve())
                 config.hydra.run.dir, config.hydra.output_subdir = ".", None
@@ -127,9 +128,11 @@ class OneCommand(Callback):
 
 
 def _refuse_links(folder: Path, config: Any, job_patterns: Sequence[str] = ()) -> None:
-    """Refuse every write through a link in a folder, and a link that has the name of a result.
+    """Refuse links in a folder of results.
 
-    Without this, a folder that came from somebody else could make a command change files elsewhere.
+    A link that has the name of a result is refused at once. From now on every write through a link
+    in this folder is refused, too. Otherwise a folder of somebody else could make a command change
+    files elsewhere.
 
     Args:
         folder: folder of the results.
@@ -161,7 +164,7 @@ def _add_job_options(hydra: Any, *options: str) -> None:
 
 
 def find_common_keys(options: Sequence[str]) -> list[str]:
-    """Return the keys of the options of a sweep that are the same for all jobs.
+    """Return the keys of those options of a sweep that have one value for all jobs.
 
     The list is empty if no option differs, for example if the sweeper chooses the values itself.
 

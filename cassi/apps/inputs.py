@@ -28,8 +28,8 @@ from cassi.systems import SDCassi, System
 from cassi.systems.dispersion import deviation_from_prism, offsets_of
 from cassi.systems.mask_kind import has_two_levels, is_design
 
-# Fraction of full scale that the brightest pixel must reach for the note on the scale of the cube.
-# A darker frame does not show how much light fills a pixel, so the note would mislead.
+# The note on the scale of the cube is given only if the brightest pixel reaches this fraction of
+# full scale. A darker frame does not show how much light fills a pixel, so the note would mislead.
 _MIN_EXPOSURE = 0.25
 
 
@@ -41,8 +41,8 @@ def load_snapshot(
 ) -> Snapshot:
     """Read and check the files that settings name, and make a snapshot of them.
 
-    `bands` is the number of bands of a network, which counts if the settings state none. The files
-    of `files_by_role` were read already. With bad pixels the camera is a `systems.Weighted`.
+    `bands` is the number of bands of a network, used if the settings state none. `files_by_role`
+    has files that were read already. If there are bad pixels, the camera is a `systems.Weighted`.
 
     Raises:
         OSError: a file cannot be read.
@@ -147,7 +147,7 @@ class _Files:
 def _read_measurement(
     settings: Snapshots, files: _Files, chain: Preprocessing
 ) -> tuple[io.LoadedArray | None, CorrectedFrame | None]:
-    """Return the file of the measurement and its corrected frame; None for a simulated one."""
+    """Return the file of the measurement and its corrected frame; None, None without a file."""
     # Values that are not finite may be bad pixels, which the corrections leave out.
     hints = {"finite": False, "counts": chain.bits is not None}
     file = files.load("measurement", io.load_measurement, **hints)
@@ -197,8 +197,8 @@ def _find_nm_errors(
     # Stated offsets fix the dispersion, and the lines of narrow-band light fix the wavelengths.
     if settings.system.get("offsets") is not None or not system.is_broadband:
         return None
-    # With a step alone, the dispersion may be that of a grating or of a prism. The error is half
-    # the distance between these two.
+    # If only a step is stated, the dispersion may be that of a grating or of a prism. The error is
+    # half the distance between these two.
     prism_distances = deviation_from_prism(offsets_of(system.base_camera), wavelengths)
     return None if prism_distances is None else tuple(distance / 2 for distance in prism_distances)
 
@@ -206,8 +206,8 @@ def _find_nm_errors(
 def is_measured_mask(mask_setting: bool | str, corrections: Json | None, mask: Tensor) -> bool:
     """Tell whether a mask, as it was read, counts as measured by the sensor.
 
-    The setting `measured_mask` decides. If it is "auto", the grey mask of a raw frame counts as
-    measured, and a mask of two values as a design.
+    The setting `measured_mask` decides. If it is "auto", a mask counts as measured if the frame was
+    raw and the mask has more than two values. Else it counts as a design.
     """
     if mask_setting != "auto":
         return bool(mask_setting)
@@ -217,7 +217,7 @@ def is_measured_mask(mask_setting: bool | str, corrections: Json | None, mask: T
 def _describe_mask(
     settings: Snapshots, system: System, mask: Tensor, corrections: Json | None
 ) -> list[str]:
-    """Return a note on the kind of a mask, if its bands fall between pixels."""
+    """Return a note on whether the mask counts as measured, if bands fall between pixels."""
     is_measured = is_measured_mask(settings.measured_mask, corrections, mask)
     if type(system) is not SDCassi or not (is_measured or is_raw(corrections)):
         return []
@@ -315,8 +315,8 @@ def describe_white(
     chain: Preprocessing, y: Tensor, system: System, mask: Tensor, full_scale: float | None
 ) -> list[str]:
     """Return a note on the brightness of white in the cube, if the user set no scale."""
-    # A detector pixel gets the light of all bands. For a white scene, this is C times the mean of
-    # the mask.
+    # A detector pixel gets the light of all bands. If the scene is 1 in all bands, a pixel gets C
+    # times the mean of the mask.
     white = system.cube_shape[0] * float(mask.mean())
     is_full_scale_known = full_scale is not None or chain.bits is not None
     if not is_full_scale_known or chain.scale != 1 or white <= 1 or float(y.max()) < _MIN_EXPOSURE:
@@ -435,7 +435,7 @@ def load_shots(
 
 
 def name_scene(settings: Snapshots, otherwise: str) -> str:
-    """Return the name of a scene: the file name of its truth or measurement, without suffix."""
+    """Return the file name of the truth or measurement, without suffix; else `otherwise`."""
     file = settings.truth or settings.measurement
     return printable(file_paths(file)[0].stem) if file else otherwise
 

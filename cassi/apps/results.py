@@ -31,8 +31,8 @@ from cassi.solvers.base import GridSolution
 from cassi.systems import System
 from cassi.uncertainty import NORMAL, Uncertainty, region, score
 
-# Largest ratio of the means of a cube and its truth. Beyond it they probably have two units, such
-# as counts and reflectances, and the scores mean nothing.
+# If the means of a cube and its truth differ by more than this factor, the two probably have
+# different units, such as counts and reflectances. The scores then mean nothing.
 _MAX_UNIT_RATIO = 100.0
 
 
@@ -43,7 +43,7 @@ class CubeErrors:
     Attributes:
         x: the cube.
         std: standard deviation of every value.
-        pattern: pattern of the errors, for means over regions; see `cassi.uncertainty.region`.
+        pattern: errors in units of σ, for means over regions; see `cassi.uncertainty.region`.
     """
 
     x: Tensor
@@ -76,7 +76,7 @@ def write_json(path: Path, value: Mapping[str, object]) -> None:
 
 
 def write_numbers(path: Path, numbers: Mapping[str, object]) -> None:
-    """Write numbers as JSON, with the names of the files beside them."""
+    """Write numbers as JSON, with the names of all files in the same folder."""
     files = sorted(file.name for file in path.parent.iterdir())
     write_json(path, {**numbers, "files": files})
 
@@ -87,7 +87,7 @@ def select_bands(
     """Interpolate a cube `(C, H, W)` and its σ at the wavelengths of the output.
 
     Returns:
-        The cube, its σ and the wavelengths. Without `output.wavelengths`, all as they were.
+        The cube, its σ and the wavelengths. If `output.wavelengths` is not set, they are unchanged.
 
     Raises:
         ValueError: the cube has no wavelengths, or a wavelength of the output is outside its range.
@@ -99,7 +99,7 @@ def select_bands(
             "output.wavelengths: expected wavelengths=[…] in nm, one per band, with it"
         )
     new_wavelengths = tuple(map(float, output.wavelengths))
-    # `interpolate_spectra` does not know the setting, which the message should name.
+    # The message of `interpolate_spectra` cannot name the setting, so the name is put before it.
     try:
         return *interpolate_spectra(cube, wavelengths, new_wavelengths, std), new_wavelengths
     except ValueError as error:
@@ -143,7 +143,7 @@ def save_pictures(
     viz.save_bands(folder / "bands.png", cube, wavelengths, truth=truth, unit=unit, errors=errors)
     bar_function = None if bars is None else bars.half_width_at
     grid_spectra = None
-    # The cube on the grid is in the unit of the camera, so spectra in another unit get no dots.
+    # The cube on the grid is in the unit of the camera. Spectra in another unit get no dots.
     if dispersion_cube is not None and wavelengths is not None and unit is None:
         grid_spectra = dispersion_cube.x[0], dispersion_cube.grid.wavelengths(wavelengths)
     for file in ("spectra.png", "spectra.csv"):
@@ -174,7 +174,7 @@ def write_report(
     bars: CubeErrors | None,
     illuminant: str | None,
 ) -> None:
-    """Write report.html; the arguments are those of `save_pictures`."""
+    """Write report.html; the arguments are as in `save_pictures`."""
     from cassi.viz.report import encode_scene, make_report
     from cassi.viz.sheet import write_bytes
 
@@ -422,7 +422,7 @@ def summarize_calibration(camera_calibration: CalibrationRun) -> Json:
             "bands": _describe_offsets(calibration.names),
         },
         # `LIGHT_PARAMETERS` describe the light rather than the mask, so the camera does not take
-        # them. The tilt is the exception if the frame shows the dispersion.
+        # them. There is one exception: if the frame shows the dispersion, the tilt may be taken.
         "mask": {
             key: {
                 "value": calibration.place.values[key],

@@ -60,7 +60,8 @@ def find_camera_by_settings(snapshot: Snapshot, settings: Reconstruct) -> Snapsh
     """Return the snapshot with the camera that reconstructs it; see `cassi.pipeline.find`.
 
     `calibrate=true` estimates mask and dispersion. `align=true` moves the mask to its estimated
-    alignment. A guide is put beside the camera. All of them need the whole measurement in memory.
+    alignment. If the settings name a guide, the camera gets it. All three steps need the whole
+    measurement in memory.
     """
     if settings.response is not None:
         snapshot = snapshot.with_camera(unit=read_unit(snapshot, settings))

@@ -101,7 +101,7 @@ def load_frames(settings: Calibrate, device: torch.device) -> tuple[Snapshot, li
         return load_snapshot(replace(settings, measurement=file), device)
 
     file_groups = files if isinstance(files, list) else [files]
-    # With a mask for each file, the files are the shots of a single snapshot.
+    # If there is a mask for each file, the files are the shots of a single snapshot.
     if isinstance(settings.mask, list) and all(isinstance(file, str) for file in file_groups):
         file_groups = [files]
     if not file_groups:

@@ -62,7 +62,8 @@ def make_camera_values(
     Args:
         settings: settings of the calibration; their corrections of frames go into the file.
         system: the calibrated system.
-        gain: mean response to white light, which the file divides out; None without a white frame.
+        gain: mean response to white light; None if it is not known. The scale in the file is the
+            scale of the settings divided by the gain.
         wavelengths: wavelengths of the bands, nm, if they are known.
     """
     node = {

@@ -27,18 +27,18 @@ FRAME_CORRECTIONS = ("dark", "flat", "bits", "saturation", "bad_pixels", "window
 ESTIMATED_STEPS = ("saturation", "bad_pixels")
 """Corrections that are estimated from each frame, unless a file sets them to null."""
 CORRECTION_DEFAULTS = {"dark": 0.0, "scale": 1.0, **dict.fromkeys(ESTIMATED_STEPS, "auto")}
-"""Default values of `FRAME_CORRECTIONS`, which a file may leave out; the others are None."""
+"""Defaults of `FRAME_CORRECTIONS`. A correction that is not listed here has the default None."""
 FRAMES = ("measurement", "white", "monochromatic")
 """Settings that name raw frames."""
 SHARED_NAMES = ("mask", "measured_mask", "light", "wavelengths", "wavelengths_error")
-"""Values that have the same name in the settings of commands that read snapshots."""
+"""Values whose names are also names of settings, in commands that read snapshots."""
 GEOMETRY = {"bands": None, "step": 2, "axis": -1, "offsets": None}
 """Values that every system has, with their defaults."""
 SD_CASSI = "cassi.systems.SDCassi"
 DEFAULT_CLASSES = {"system": SD_CASSI, "noise": "cassi.data.sensor.Sensor"}
 """Class of a system or noise for which a file names none."""
 ROLES = ("mask", "measurement")
-"""Files whose array and order of axes `keys` and `axes` may name."""
+"""Files for which `keys` may name the array, and `axes` the order of its axes."""
 NAMES = (*SHARED_NAMES, "keys", "axes", "system", "noise", *FRAME_CORRECTIONS, "response", "vars")
 """All values of a camera's file; docs/reference/camera-file.md explains them."""
 
@@ -128,7 +128,7 @@ def _check_value(name: str, value: Any, path: Path) -> Any:
 def map_paths(value: Any, resolve: Callable[[str], str]) -> Any:
     """Apply `resolve` to every path in a value: a file, a list with files, or values by name.
 
-    The node of a mask to draw has texts that are no paths; it stays as it is.
+    A mask that is drawn has a node whose texts are no paths. Such a node is returned unchanged.
     """
     if isinstance(value, list):
         return [map_paths(item, resolve) for item in value]
@@ -255,7 +255,7 @@ def _find_training_settings(
             yield f"{prefix}.{name}", value
     if "noise" in camera:
         yield "noise", camera["noise"]
-    # With null, the validation takes the simulator of the training, which has the file's camera.
+    # If this is null, the validation uses the simulator of the training, with the file's camera.
     yield "data.validation.simulator", None
 
 

@@ -22,8 +22,7 @@ from cassi.systems.motion import describe_motion
 def add_guide(snapshot: Snapshot, settings: GuidePicture) -> Snapshot:
     """Return a snapshot whose camera has the guide.
 
-    If the guide does not fit the measurement, the camera stays without it, and a warning is
-    printed.
+    If the guide does not fit the measurement, the camera has no guide, and a warning is printed.
 
     Raises:
         ValueError: the picture does not have the size of the cube, or its response cannot be read.

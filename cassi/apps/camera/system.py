@@ -41,8 +41,8 @@ from cassi.systems.masks import likeness_of_bands
 from cassi.systems.mosaic import count_filters
 
 Wavelengths = Sequence[float] | None
-# If a detector is longer or shorter than the bands by at most this many pixels, the message
-# proposes to state where the detector ends.
+# If the lengths of detector and bands differ by at most this many pixels, the message proposes
+# `system.detector=`, and says where the detector then ends.
 _MAX_END_PIXELS = 2
 # Correlations of the masks of neighbouring bands after a shift. Above the first value, the masks
 # count as moved by the stated step. Above the second value, the message proposes another step. True
@@ -131,7 +131,7 @@ def make_camera(
     check_mask(mask)
     if bands is None and mask.shape[1] > 1:
         bands = mask.shape[1]
-    # A mask that was moved back comes with its own offsets and detector, which fix the bands.
+    # If `move_back` returned offsets and a detector (`arguments`), the bands are known.
     if measurement is not None and not arguments:
         bands = fit_bands(node, mask, measurement, bands, user_wavelengths)
     system = build_camera(node, mask, bands or mask.shape[1], wavelengths, length, **arguments)
@@ -393,7 +393,8 @@ def fit_bands(
         try:
             n_bands = infer_bands(length, detector, step)
         except ValueError:
-            # The second call of `infer_bands`, with the number of bands, has a better message.
+            # `infer_bands` is called again below, with this number of bands. Its message then says
+            # more.
             n_bands, bands = len(wavelengths), len(wavelengths)
         if n_bands != len(wavelengths):
             extra_pixels = detector - length - (len(wavelengths) - 1) * abs(step)
@@ -418,7 +419,7 @@ def fit_bands(
 
 
 def _check_other_side(mask: Tensor, measurement: Tensor, axis: int) -> None:
-    """Raise ValueError if the side of the mask across the dispersion is not the measurement's."""
+    """Raise ValueError unless mask and measurement are equally long across the dispersion."""
     other_axis = -3 - axis
     if measurement.shape[other_axis] == mask.shape[other_axis]:
         return
@@ -453,8 +454,8 @@ def _find_stated_bands(
     bands: int | None,
     wavelengths: Wavelengths,
 ) -> int:
-    # With offsets, a stated detector or a dual disperser, the sizes of mask and measurement do not
-    # show how many bands there are. So the user has to state the number.
+    # If offsets or a detector are stated, or if the camera is a dual disperser, the sizes of mask
+    # and measurement do not show how many bands there are. So the user has to state the number.
     offsets = system_node.get("offsets")
     if bands is None and wavelengths is not None:
         bands = len(wavelengths)

@@ -17,7 +17,8 @@ _MAX_DEPTH = 16
 _MAX_EVENTS = 100_000
 # Python takes long to convert a very long text to a number.
 _MAX_NUMBER_CHARACTERS = 64
-# Longest chain of references, each to a value that has the next reference.
+# Largest number of references in a chain. In a chain, each reference leads to a value that has the
+# next reference.
 _MAX_CHAIN = 8
 # Largest number of characters and values that all references together may expand to.
 _MAX_EXPANDED = 2**18

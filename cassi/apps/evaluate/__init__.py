@@ -123,8 +123,8 @@ def evaluate(settings: Evaluate, run: Run) -> float:
                 # evaluation can look at pictures before its end.
                 if n_finished[record.scene] == len(plan.methods) and not plan.is_sweep:
                     results.finish_scene(record.scene)
-    # Without shares this command has done all jobs. With shares the folder may also have records
-    # of other settings. The key of a job tells which records count.
+    # If the jobs are not shared, this command has done all of them. If they are, some may remain.
+    # The folder may also have records of other settings; the key of a job tells which ones count.
     all_jobs = plan.jobs() if share.count > 1 else ()
     n_remaining = sum(records.read(job, evaluation.runner.key(job)) is None for job in all_jobs)
     if n_remaining:

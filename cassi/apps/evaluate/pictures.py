@@ -36,7 +36,7 @@ def finish_scene(
         load: a function that loads a scene by its name.
 
     Returns:
-        The code of the scene; None without a report, or if no method succeeded.
+        The encoded scene; None without a report, or if no method succeeded.
     """
     good_records = [record for record in scene_records if not record.error]
     if not (settings.figures or settings.report) or not good_records:

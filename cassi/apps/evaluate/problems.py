@@ -22,7 +22,7 @@ from cassi.data.scenes import as_scenes, scene_name
 from cassi.evaluation import Problem, make_problem
 
 CASES = ("guide", "mask", "noise", "seed", "system", "twin")
-"""Settings that a case of a benchmark may change: the settings that a scene is measured with."""
+"""Settings that a case of a benchmark may change. They decide how a scene is measured."""
 
 
 def find_cases(settings: Evaluate) -> dict[str, Evaluate]:

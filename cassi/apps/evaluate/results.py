@@ -73,7 +73,7 @@ class Results:
     methods: Sequence[str] = ()
 
     def finish_scene(self, scene: str) -> bytes | None:
-        """Draw a scene and return its code for the report; None before every method has run."""
+        """Draw a scene, and encode it for the report; return None before every method has run."""
         scene_records = self.plan.read_records(self.records, scene)
         # Pictures compare all methods, so a scene waits for the last one.
         if len(scene_records) < len(self.plan.methods):

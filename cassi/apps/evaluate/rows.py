@@ -116,8 +116,8 @@ def make_rows(
             if row in rows:
                 raise ValueError(f"reconstructors: two rows are called {row!r}; choose other names")
             rows[row], views[row] = recipe, CameraView(row_knowledge, align)
-            # Records of earlier commands have hashes with these keys. After a change of the keys,
-            # such records would not count as finished.
+            # The hashes of stored records were made with these keys. If the keys were changed, such
+            # records would not count as finished.
             view = {"known": row_knowledge, "align": align}
             hashes[row] = fingerprint(
                 {"method": identities[name], "view": view, "guide": has_guide}

@@ -49,7 +49,7 @@ def export_method(settings: Export, run: Run) -> float:
     settings = replace(settings, precision="32-true", device="cpu")
     recipe = make_recipe(settings)
     snapshot, method = prepare(settings, recipe)
-    # An exported method works on the bands of the camera. The spectral grid depends on the frame.
+    # The spectral grid depends on the frame. So an exported method works on the camera's bands.
     if isinstance(method, AlongDispersion):
         method, _ = recipe.make(snapshot.camera.system.cube_shape[0])
     y, system = snapshot.y, snapshot.camera.system

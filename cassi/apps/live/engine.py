@@ -33,14 +33,15 @@ ITERATION_LADDER = (36, 24, 16, 10)
 """Numbers of iterations per frame, from the best cube to the fastest one. The first number is the
 default of `cassi.methods.Sequence`."""
 MAX_BUSY_FRACTION, MIN_BUSY_FRACTION = 0.9, 0.5
-"""Bounds of the time per cube, relative to the time between frames. Above the first one the next
-frame gets fewer iterations, below the second one more. The gap between them keeps the number from
-changing with every frame."""
+"""Bounds of the busy fraction, which is the time per cube divided by the time between frames. Above
+the first bound the next frame gets fewer iterations. Below the second bound it gets more. The gap
+between the two keeps the number from changing with every frame."""
 FRAMES_PER_CHECK = 50
 """The camera check runs on the first frame and on every 50th one after it."""
 _POLL_SECONDS = 0.02  # pause after a source had no frames; a longer one delays the next frame
 _NOTICE_SECONDS = 5.0  # shortest time between two lines of the same kind
-# A sender in the network can choose the words of an error, and so produce ever new kinds of lines.
+# Largest number of kinds of lines. A sender in the network can choose the words of an error, and
+# could otherwise produce ever new kinds.
 _MAX_KINDS = 16
 
 
@@ -249,7 +250,7 @@ class LiveReconstruction:
         return frame.data[0], y, system
 
     def _set_up(self, path: Path, frame: LoadedArray) -> None:
-        """Make camera and method for the first frame; all later frames use the same ones."""
+        """Make camera and method for the first frame. All later frames use them, too."""
         settings = replace(self.settings, measurement=str(path))
         snapshot, method = prepare(
             settings, self.recipe, self.loaded_files | {"measurement": frame}
@@ -269,8 +270,8 @@ class LiveReconstruction:
     def _measure_pace(self, frames: list[Frame]) -> None:
         """Update the time between frames by a moving average, which evens out late arrivals.
 
-        With a larger weight of the new interval, the average follows a change faster, and varies
-        more when single frames are late.
+        The new interval has the weight 0.2. If the weight were larger, the average would follow a
+        change faster, but also vary more when single frames are late.
         """
         last_arrival = frames[-1].arrived_at
         if self._last_arrival and last_arrival > self._last_arrival:

@@ -31,7 +31,7 @@ REFRESH_MS = 200
 """Milliseconds between two updates of the page."""
 _MAX_PICTURE_PIXELS = 2**19  # every frame sends its pictures to the browser
 _PICTURE_WIDTH = 348
-# A click this close to a region removes it; a fraction of the longer side of the picture.
+# A click removes a region that is nearer than this fraction of the longer side of the picture.
 _CLICK_RADIUS_FRACTION = 0.03
 _LOST_CONNECTION_SCRIPT = """
 const line = document.createElement("p");

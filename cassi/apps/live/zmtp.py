@@ -16,7 +16,8 @@ from ipaddress import ip_address
 MAX_SENDERS = 4
 """Largest number of connections at one time.
 
-A further connection replaces the one that sent the fewest messages; of several, the oldest one.
+A further connection replaces the one that sent the fewest messages. If several sent equally few,
+the oldest of them is replaced.
 """
 MAX_PARTS = 1000
 """Largest number of parts of a message. The content of parts beyond the second is not kept."""

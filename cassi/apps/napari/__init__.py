@@ -24,7 +24,7 @@ def get_reader(path: str | Sequence[str]) -> Callable[[str], list[Layer]] | None
     """Return the function that reads a path, or None if this plugin cannot read it.
 
     A cube becomes one image layer `(C, H, W)` whose first axis is the wavelength; the wavelengths
-    in nm are in the layer's metadata. Two axes are a mask or a measurement, `(H, W)`.
+    in nm are in the layer's metadata. A file of two axes, `(H, W)`, is a mask or a measurement.
 
     Args:
         path: a file or folder; a list of several is left to other readers.

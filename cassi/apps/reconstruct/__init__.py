@@ -32,7 +32,8 @@ def main() -> None:
     if asks_for_info(sys.argv[1:], HYDRA_INFO):
         sys.argv[1:], output_folder = suppress_output(sys.argv[1:])
         job = functools.partial(show, output_folder=output_folder)
-        # `run_command` gives Hydra the module of the job, which for a partial is functools.
+        # `run_command` gives Hydra the module of the job. Without this line, the module of a
+        # partial would be functools.
         functools.update_wrapper(job, reconstruct)
     run_command("cassi-reconstruct", Reconstruct, job)
 
@@ -93,7 +94,8 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     )
     numbers = summarize(result)
     write_results(run.folder, settings, result, numbers)
-    # Only now: if the command is stopped while it writes, the next one needs the last pass.
+    # The passes are removed only now. If this command were stopped while it writes the results, the
+    # next command would need the last pass.
     forget_passes(run.folder)
     print(format_result(numbers), f"-> {run.folder}", sep="\n")
     print_findings(numbers)

@@ -1,4 +1,4 @@
-"""Reconstruct several snapshots in one batch of tensors, where camera and method allow it."""
+"""Reconstruct several snapshots in one batch of tensors, if cameras and method allow it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -48,8 +48,8 @@ def batch_size(value: Any, network: bool, device: torch.device) -> int:
     """
     if value != "auto":
         return whole_number("batch", value, 1, 4096)
-    # One snapshot keeps a processor busy with a solver, so a batch saves no time. Without a batch,
-    # a snapshot also has the same bits, residuals and iterations as in a command of its own.
+    # A solver keeps a processor busy with one snapshot, so a batch saves no time. Without a batch,
+    # a snapshot also gets the same bits, residuals and iterations as in a command of its own.
     return NETWORK_BATCH_SIZE if network and device.type == "cuda" else 1
 
 
@@ -60,7 +60,16 @@ def recover_batch(
     following: SequenceReconstructor | None,
     batch: Sequence[SnapshotFiles],
 ) -> Iterator[tuple[SnapshotFiles, Result | Exception]]:
-    """Read and reconstruct snapshots; yield the result of each, or the exception it raised."""
+    """Read and reconstruct snapshots; yield the result of each, or the exception it raised.
+
+    Args:
+        settings: settings of the command.
+        root: folder of the results; each snapshot has a folder in it.
+        recipe: makes the method.
+        following: reconstructs the snapshots of a sequence in their order; None if there is no
+            sequence.
+        batch: the snapshots.
+    """
     groups: list[list[FittedSnapshot]] = []
     for files in batch:
         prepared_pair = attempt(prepare, settings_of_snapshot(settings, files), recipe)
@@ -68,8 +77,8 @@ def recover_batch(
             yield files, prepared_pair
             continue
         snapshot, method = prepared_pair
-        # For the camera of a video, `prepare` replaces the method by a method for video frames.
-        # That method has no warm start, so the sequence does not use `following` for it.
+        # `following` is used only if it wraps this same method. It does not for the camera of a
+        # video: there `prepare` chooses a method for video frames, which has no warm start.
         if following is not None and without_grid(method) is following.method:
             method = with_grid_of(method, following)
         group = next((g for g in groups if _can_share(g[0][1], snapshot, method)), None)
@@ -119,9 +128,12 @@ def attempt(function: Callable[..., T], *arguments: Any, **options: Any) -> T | 
 
 
 def _can_share(first: Snapshot, second: Snapshot, reconstructor: Reconstructor) -> bool:
-    """Tell whether two snapshots may share a batch: they have equal cameras and shapes."""
+    """Tell whether two snapshots may share a batch.
+
+    The method must allow it, and cameras and shapes must be equal.
+    """
     # `shares_batch` is false for a solver with a tolerance. Such a solver stops when the cubes of
-    # the whole batch change little. For each snapshot alone this is at another iteration.
+    # the whole batch change little. A snapshot alone would stop at another iteration.
     if not reconstructor.shares_batch or first.y.shape != second.y.shape:
         return False
     return _have_equal_cameras(first.camera.system, second.camera.system)
@@ -143,8 +155,8 @@ def recover_together(
 ) -> list[Result]:
     """Reconstruct all measurements of a batch at once.
 
-    Each result gets an equal part of the seconds. Its rows have no objective and no change, because
-    the loop computes these two for the whole batch.
+    Each result gets an equal part of the seconds. Its rows of convergence.csv lack the columns
+    `objective` and `change`, because the solver computes both only for the whole batch.
 
     Raises:
         ValueError: one of the snapshots diverged.

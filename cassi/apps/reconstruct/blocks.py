@@ -41,8 +41,8 @@ class SolvedBlock:
 
     # A NumPy array: torch would keep the memory of a tensor shared between the two processes.
     x: np.ndarray
-    """The block with its halo, `(C, H', W')`. With error bars `(2·C, H', W')`: the standard
-    deviations come after the bands."""
+    """The block with its halo, `(C, H', W')`. If there are error bars, `(2·C, H', W')`: first the
+    bands, then their standard deviations."""
     record: Json
 
 

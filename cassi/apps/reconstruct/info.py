@@ -27,8 +27,8 @@ from cassi.solvers import Solver
 from cassi.solvers.base import Reconstructor
 from cassi.systems import System
 
-# Rows of the strips that are reconstructed to measure the time. The first strip only loads and
-# compiles. Networks may need 32 rows at least.
+# Rows of the three strips that are reconstructed to measure the time. The first strip is a warm-up,
+# which loads and compiles. The other two are timed. Networks may need 32 rows at least.
 _STRIP_ROWS = (32, 32, 64)
 # Iterations that are run to measure the memory, and also the time if no strip is reconstructed.
 # More iterations average out more of the noise in the time, and take longer.
@@ -39,7 +39,7 @@ _MAX_STRIP_ITERATIONS = 1000
 
 
 def describe(settings: Reconstruct, recipe: Recipe, output_folder: str) -> list[str]:
-    """Return about ten lines that describe a reconstruction, after trying it on two strips.
+    """Return about ten lines that describe a reconstruction; a trial gives time and memory.
 
     Args:
         settings: settings of the command.
@@ -97,9 +97,10 @@ def _describe_grid(reconstructor: Reconstructor) -> str:
 def estimate(snapshot: Snapshot, reconstructor: Reconstructor) -> tuple[float, int]:
     """Estimate the seconds of a reconstruction and the bytes of its tensors.
 
-    Two strips of the scene are reconstructed. The difference of their times, per row, is
-    extrapolated to the whole scene. A few iterations of the whole scene are measured instead if the
-    camera cannot be cut into strips, or if the method takes more than 1000 iterations.
+    After a warm-up, a strip of 32 rows and one of 64 rows are reconstructed. The difference of
+    their times, per row, is extrapolated to the whole scene. If the camera cannot be cut into
+    strips, or if the method takes more than 1000 iterations, a few iterations of the whole scene
+    are measured instead.
 
     Returns:
         Seconds of one reconstruction, and bytes of its tensors at their peak.
@@ -115,13 +116,13 @@ def estimate(snapshot: Snapshot, reconstructor: Reconstructor) -> tuple[float, i
     scene = Parts(snapshot, reconstructor)
     statistics = scene.statistics
     strips = [min(lines, scene.length) for lines in _STRIP_ROWS]
-    # The first run also loads and compiles, so its time does not count.
+    # The first of the three strips is the warm-up.
     _, short_seconds, long_seconds = (
         _measure_seconds(reconstructor, *scene.part(0, n), statistics) for n in strips
     )
     per_line = max(long_seconds - short_seconds, 0.0) / max(strips[2] - strips[1], 1)
     if per_line == 0:
-        # The strips were so quick that overhead hid their difference. This is an upper bound.
+        # Overhead hid the difference of the two strips. The longer strip gives an upper bound.
         per_line = long_seconds / strips[2]
     strip_bytes = _measure_bytes(reconstructor, *scene.part(0, strips[2]), statistics)
     seconds = long_seconds + per_line * (scene.length - strips[2])

@@ -20,7 +20,7 @@ _PASSES = ".passes"
 
 
 class Journal:
-    """A hidden folder of records and their arrays, for as long as the results are not written.
+    """A hidden folder of records and their arrays. It exists until the results are written.
 
     Records and arrays have checksums. A record counts as missing if it is damaged, if one of its
     arrays is damaged, or if it is of another run.

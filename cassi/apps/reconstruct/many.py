@@ -81,8 +81,8 @@ def reconstruct_many(settings: Reconstruct, run: Run, workers: Workers | None) -
     share = find_share("1/1" if run.is_multirun else settings.share)
     check_shares(run.folder, share)
     snapshots, notes = find_snapshots(settings)
-    # A link in the place of a folder would lead the results elsewhere. The check comes before hours
-    # of work.
+    # If a folder of results were a link, the results would go elsewhere. All folders are checked
+    # now, before hours of work.
     for snapshot in snapshots:
         check_parents(f"{run.folder / snapshot.name}/")
     share_snapshots, store = share.take(snapshots), Store(run.folder / STORE_FOLDER)
@@ -174,7 +174,8 @@ def reconstruct_batch(
 
 
 def _start_sequence(recipe: Recipe) -> SequenceReconstructor:
-    # `sequence` excludes networks, and a solver is the same for any number of bands, also for 0.
+    # A sequence cannot use a network, and a solver does not depend on the number of bands. So any
+    # number will do.
     method, _ = recipe.make(0)
     return methods.Sequence(method).begin()
 

@@ -20,8 +20,8 @@ ESTIMATES = ("level", "noise", "gain")
 """Statistics that are estimated once, from the whole scene, and used in every block."""
 # Rows that are read at a time for these statistics: more rows take more memory, fewer take longer.
 _STATISTICS_ROWS = 64
-# Error bars estimate the mask's shift and the held-out error from the brightest rows, at most this
-# many. More rows make the estimates surer and take longer.
+# Error bars estimate the mask's shift and the held-out error from at most this many rows, the
+# brightest ones. More rows make the estimates surer and take longer.
 _MAX_PROBE_ROWS = 96
 # Rows of the strip on which memory is measured. Some networks need 32 rows.
 _MEMORY_STRIP_ROWS = 32
@@ -30,7 +30,7 @@ _MEMORY_STRIP_ROWS = 32
 class Parts:
     """Cuts a measurement and its camera into parts, which one reconstructor recovers.
 
-    A line is a row of the scene. If the camera disperses along the rows, a line is a column.
+    A line is a row of the scene. If the dispersion is vertical (axis −2), a line is a column.
 
     Attributes:
         axis: axis of the cube along which the lines are counted, -2 or -1.

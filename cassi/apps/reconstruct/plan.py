@@ -25,7 +25,7 @@ _MEMORY_MARGIN = 1.1
 
 @dataclass(frozen=True)
 class Block:
-    """Lines of a scene: rows, or columns where the camera disperses along the rows.
+    """Lines of a scene: rows, or columns if the dispersion is vertical (axis −2).
 
     Attributes:
         start: first line of the block.

@@ -34,7 +34,7 @@ Scores = dict[str, float | None]
 # Rows that are read at a time to compute spectral angles.
 _ANGLE_ROWS = 64
 # AUSE, the area under the sparsification error curve, sorts the values of a cube by their standard
-# deviation. From a larger cube it gets evenly spaced rows with about this many values in all.
+# deviation. If a cube has more values than this, AUSE gets evenly spaced rows with about this many.
 _MAX_SORTED_VALUES = 1 << 22
 # Pixels along the longer side of pictures.
 _MAX_PICTURE_PIXELS = 512
@@ -45,9 +45,9 @@ _BLOCK_NUMBERS = ("block", "lines", "seconds", "cpu_seconds", "reason")
 def take_truth(settings: Reconstruct) -> tuple[Reconstruct, Stack | None]:
     """Open the truth as a file to read in parts, and return the settings without it.
 
-    The returned settings have the bands and wavelengths of the truth instead. If the truth cannot
-    be read in parts, or if there is no measurement, the settings stay as they are, and the second
-    value is None.
+    If the settings state no bands or no wavelengths, the returned settings have those of the truth.
+    If the truth cannot be read in parts, or if there is no measurement, the settings are returned
+    unchanged, and the second value is None.
     """
     # `open_stack` cannot use the settings `axes` and `keys`, which say how to read a file.
     is_explained = settings.axes.truth is not None or settings.keys.truth is not None
@@ -161,7 +161,7 @@ def summarize_uncertainty(
             scores.append(score(x, sigma, torch.from_numpy(read(truth, slice(band, band + 1)))))
     lines = [record["lines"][1] - record["lines"][0] for record in records]
     sources = [record["uncertainty"]["sources"] for record in records]
-    # Variances add up, so the sources of a block count by their squares and its number of lines.
+    # Variances add up. So the squares of a block's sources are summed, times its number of lines.
     sums = {
         name: sum(n * part[name] ** 2 for n, part in zip(lines, sources, strict=True))
         for name in sources[0]

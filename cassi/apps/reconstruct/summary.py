@@ -45,7 +45,7 @@ def write_summary(
     share_snapshots: Sequence[SnapshotFiles],
     is_multirun: bool,
 ) -> float:
-    """Write results.csv when every share is finished, print the counts, return the mean residual.
+    """Print the counts, return the mean residual. If every share is finished, write results.csv.
 
     Args:
         root: folder of the results.

@@ -21,7 +21,8 @@ def identity_of(settings: Reconstruct, bands: int, device: torch.device) -> Node
         bands: number of bands, C.
         device: device of the reconstruction.
     """
-    # "auto" stands for a precision that depends on the device, and so do the bits of a result.
+    # "auto" stands for a precision that depends on the device. The bits of a result depend on this
+    # precision, so it takes the place of "auto".
     settings, auto_precision = adapted(settings), resolve("auto", device)
     solver = {
         "solver": settings.solver,

@@ -75,7 +75,7 @@ def settings_of(
         ValueError: method and model are mixed up, or a network has no weights.
     """
     overrides = spec.get("overrides") or []
-    # A list has options as on the command line. A mapping has the same as keys and values.
+    # A list has options as on the command line. A mapping has them as keys and values.
     if isinstance(overrides, dict):
         overrides = [f"{key}={value}" for key, value in overrides.items()]
     overrides = list(map(str, overrides))

@@ -32,7 +32,7 @@ class Recipe:
     """Makes the reconstructor that settings describe; a network is made for each number of bands.
 
     If the settings have a network and a method with a start, the network makes the method's first
-    cube. With `adapt` this method is that of `ADAPT_OPTIONS`.
+    cube. If `adapt` is true, this method is the one of `ADAPT_OPTIONS`.
 
     Attributes:
         may_change: see `cassi.pipeline.fit.Recipe`.
@@ -95,7 +95,8 @@ class Recipe:
 def adapted(settings: Any) -> Any:
     """Return settings with the method of `ADAPT_OPTIONS` beside the network, if `adapt` is true.
 
-    The method gets the noise level of these settings. A method with a start of its own stays.
+    The method gets the noise level of these settings. If the settings have a method with a start of
+    its own, it stays.
     """
     if not settings.adapt or has_start(settings):
         return replace(settings, adapt=False)
@@ -152,7 +153,7 @@ def build_solver(settings: Any) -> Solver:
 
 
 def _build_start(name: Any, noise: Any) -> Reconstructor:
-    """Make the method or network that a solver starts from, with the same noise level."""
+    """Make the method or network that a solver starts from, with the noise level of the solver."""
     if not isinstance(name, str):
         raise ValueError(f"solver.start: expected the name of a method or network, got {name!r}")
     spec = parse_item(name, "solver.start")
@@ -170,7 +171,7 @@ def _build_start(name: Any, noise: Any) -> Reconstructor:
 class NamedNetwork:
     """A network as a part of a method; it is made for the bands and device of a measurement."""
 
-    # All networks have this halo, see `cassi.models.inference`.
+    # The halo of all networks is 96 rows, see `cassi.models.inference`.
     iterations, halo, shares_batch, network = 1, 96, False, None
 
     def __init__(self, settings: Reconstruct, recipe: Recipe) -> None:

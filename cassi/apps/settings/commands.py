@@ -38,9 +38,10 @@ UNCERTAINTY = "uncertainty.tif"
 EXPORTS = ("onnx", "torch_export", "torch_operators", "aotinductor")
 """Formats that cassi-export writes."""
 LIGHTS = ("auto", "all", "lines")
-"""Light of a frame: "all" is broadband, "lines" is narrow-band with one line per band. With "auto"
-a raw frame counts as broadband."""
-# Settings that treat snapshots one by one, in any order. The snapshots of a sequence have an order.
+"""Light of a frame. "all": broadband. "lines": narrow-band, with one line per band. "auto": a raw
+frame counts as broadband."""
+# Settings that work only if snapshots are reconstructed independently, in any order. In a sequence
+# each snapshot starts from the cube before.
 _INDEPENDENT_SNAPSHOTS = (
     "model",
     "share",

@@ -18,9 +18,11 @@ CLUSTERS = ("local", "slurm", "pbs", "lsf", "sge", "oar", "htcondor", "moab")
 UNITS = ("reflectance", "radiance")
 """Units in which a cube may be written."""
 BANDS = ("wavelengths", "dispersion")
-"""Bands of a cube: the bands of the camera, or the spectral grid on which it was computed."""
+"""Bands of a cube. "wavelengths": the bands of the camera. "dispersion": the spectral grid on which
+the cube was computed."""
 NO_INFLUENCE = {"changes": "nothing"}
-"""Metadata of a field that changes no result: results with another value count as finished."""
+"""Metadata of a field that changes no result. If only its value differs, a result is not computed
+again."""
 FILES_ONLY = {"changes": "files"}
 """Metadata of a field that changes which files are written, but not the cube."""
 

@@ -47,7 +47,7 @@ def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[
         raise ValueError(unknown_key(error)) from error
     _check_missing(kind, merged_config)
     values: Any = OmegaConf.to_container(merged_config, resolve=True, throw_on_missing=False)
-    # An option of the group `system` may have a mask, which counts if the user sets no other mask.
+    # An option of the group `system` may have a mask. It is used if the user sets no other mask.
     if "mask" in (values.get("system") or {}):
         preset_mask = values["system"].pop("mask")
         values["mask"] = preset_mask if values.get("mask") is None else values["mask"]

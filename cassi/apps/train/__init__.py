@@ -175,7 +175,8 @@ def make_module(
         settings: settings of the training.
         net: the network.
         wavelengths: nm, one per band.
-        scales: for each validation scene, the factor from its values to those of its file.
+        scales: one factor for each validation scene; it turns the scene's values into those of the
+            scene's file.
     """
     data = settings.data
     validation = data.validation or Validation()
@@ -249,7 +250,7 @@ def fit(
         module: made by `make_module`.
         data: training and validation scenes.
         checkpoint: checkpoint to resume from; None starts with new weights.
-        advice: how to resume, the message of the exceptions.
+        advice: text on how to resume; it becomes the message of the exceptions.
 
     Raises:
         KeyboardInterrupt: the user pressed Ctrl-C.

@@ -66,10 +66,10 @@ class Step:
 def choose_batch_size(steps: Sequence[Step], batch_size: int) -> int | None:
     """Return the number of cubes in the next step, or None if time and memory are known.
 
-    Whole batches are timed if they take a few seconds only. Otherwise the time is measured on one
-    cube, because on a CPU it is proportional to the number of cubes. The memory is measured on one
-    and on two cubes. A single step of a large batch would give a wrong time. The first step is
-    several times slower than later ones, because the system clears the memory that it takes.
+    If whole batches take only a few seconds, they are timed. Otherwise the time is measured on one
+    cube, because on a CPU it is proportional to the number of cubes, and the memory on one and on
+    two cubes. A single step of a large batch would give a wrong time: the first step is several
+    times slower than later ones, because the system clears the memory that it takes.
     """
     if not steps:
         return batch_size if batch_size <= 2 else 1

@@ -49,8 +49,8 @@ def describe_missing_training(folder: Path) -> str:
 def find_checkpoint(ckpt: str | Path | None, folder: Path) -> Path | None:
     """Return the checkpoint to resume from, or None for a new training.
 
-    `last` starts a new training in a folder without checkpoints, so that a job of a queue can use
-    it from the beginning. If the last checkpoint is damaged, the one before it is used.
+    If the folder has no checkpoints, `last` starts a new training. So a job of a queue can have
+    `ckpt=last` from the beginning. If the last checkpoint is damaged, the one before it is used.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -82,8 +82,8 @@ def _repair_checkpoint(last: Path) -> Path:
             raise ValueError(f"{error}; start again in another folder") from None
         read_checkpoint(previous)
         warnings.warn(f"{error}; going on from the checkpoint before it", stacklevel=3)
-        # The next checkpoint that is saved makes last.ckpt the previous one. The damaged file must
-        # not replace the good one then.
+        # When the next checkpoint is saved, last.ckpt replaces the previous one. So the damaged
+        # last.ckpt must be gone by then.
         previous.replace(last)
     return last
 

@@ -116,8 +116,8 @@ def load_data(settings: Train) -> TrainingData:
     _check_crops(settings, validation, wavelengths)
     scenes = load_scenes(data, "train", wavelengths)
     validation_scenes = load_scenes(data, "validation", wavelengths)
-    # All epochs together are one long data set. So each sample has its own random crop. The crop
-    # depends only on the index of the sample and on the seed.
+    # The data set is as long as the whole training, so no index repeats. The crop of a sample
+    # depends only on its index and on the seed. So every sample has its own crop.
     steps = whole_number("trainer.max_steps", settings.trainer.get("max_steps"), -1)
     length = steps * batch_size if steps > 0 else UNLIMITED_SAMPLES
     sample_options: dict[str, Any] = {"size": data.crop, "length": length, "seed": settings.seed}
@@ -156,7 +156,7 @@ def _check_crops(settings: Train, validation: Validation, wavelengths: tuple[flo
         (validation_simulator, validation.crop, downsample),
     ):
         sizes = [crop, crop] if isinstance(crop, int) else crop
-        # A wrong size and a missing file give better errors later, with the scenes.
+        # A wrong size and a missing file give better errors later, when the scenes are read.
         if not is_list(sizes, 2) or not is_list([block_side], 1) or block_side == 0:
             continue
         with contextlib.suppress(OSError):
@@ -231,7 +231,8 @@ def build_simulator(node: dict[str, Any], wavelengths: tuple[float, ...]) -> Sim
 def _build_masks(node: dict[str, Any], bands: int) -> Any:
     if "sources" in node:  # a mixture of several mask sources
         sources = [_build_masks(source, bands) for source in node["sources"]]
-        # The node still has the key `mask` of the single mask that the mixture has replaced.
+        # Hydra merges configs. So the node of a mixture may still have the key `mask` of the
+        # default config, which is left out here.
         return build(
             {key: value for key, value in node.items() if key not in ("sources", "mask")},
             sources=sources,
@@ -278,7 +279,7 @@ def build_plugins() -> list[Any]:
 
 
 def build_loggers(settings: Train, resumed_step: int | None, folder: Path) -> list[Logger]:
-    """Make the loggers; those of a resumed run append to their earlier records.
+    """Make the loggers. If the run is resumed, they append to its earlier records.
 
     Args:
         settings: settings of the training.
@@ -299,8 +300,8 @@ def build_loggers(settings: Train, resumed_step: int | None, folder: Path) -> li
         with _shorten_service_errors(name):
             if class_name == "WandbLogger":
                 _prepare_wandb()
-                # wandb has read its settings in `_prepare_wandb`. The environment variable by which
-                # Lightning sets offline mode would come too late.
+                # wandb has already read its settings, in `_prepare_wandb`. Lightning sets offline
+                # mode by an environment variable, which would come too late.
                 if node.get("offline"):
                     arguments["mode"] = "offline"
             if class_name == "MLFlowLogger" and not node.get("tracking_uri"):

@@ -11,7 +11,8 @@ from cassi.data.formats.listing import list_folder
 # Folders are searched to this depth. The page lists them every few seconds, and a deeper search
 # would take longer.
 _MAX_DEPTH = 6
-# The package, and the folder of its bundled scenes, which a checkout has outside of the package.
+# First: the package. Second: the folder of its bundled scenes. In a checkout the second one lies
+# outside of the first one.
 _PACKAGE_FOLDERS = (Path(__file__).resolve().parents[2], bundled_path("scene.tif").parent.resolve())
 
 

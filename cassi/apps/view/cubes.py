@@ -29,7 +29,7 @@ class CubeView:
     Attributes:
         name: name of scene and method.
         cube: `(C, H, W)`, float32.
-        wavelengths: nm, one per band; None where bands have numbers only.
+        wavelengths: nm, one per band; None if the bands have only numbers.
         truth: `(C, H, W)`, of a simulated snapshot.
         deviation: standard deviation of every value, `(C, H, W)`.
         numbers: content of metrics.json.

@@ -88,8 +88,8 @@ class ResultEntry:
 def list_results(allowed_paths: AllowedPaths) -> list[ResultEntry]:
     """Return the results and the failures below the allowed folders, sorted by name.
 
-    A folder is a result if it has metrics.json or, from an evaluation, results.json. Both appear
-    together with all other files of the result. A damaged folder is listed with the reason.
+    A folder is a result if it has metrics.json or, from an evaluation, results.json. Such a file
+    appears together with all other files of its result. A damaged folder is listed with the reason.
     """
     entries: dict[Path, ResultEntry] = {}
     entry_readers = {
@@ -109,7 +109,7 @@ def list_results(allowed_paths: AllowedPaths) -> list[ResultEntry]:
                         _name_entry(entry_folder, allowed_paths), None, f"damaged: {reason}"
                     )
                 }
-            # A table also lists snapshots that have their own folder, whose entry is kept.
+            # If a snapshot of a table also has a folder of its own, the folder's entry is kept.
             entries = folder_entries | entries
     return sorted(entries.values(), key=lambda entry: entry.name)
 

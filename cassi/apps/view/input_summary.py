@@ -18,10 +18,11 @@ from cassi.systems.coded import CodedSystem
 # larger window holds more structure of the scene. With a smaller one the prediction comes closer to
 # the frame itself, whatever the camera is.
 _WINDOW_RADIUS = 15
-# Another step is reported only if its agreement is larger by this factor. Frames of real cameras
-# agree up to 2 % better with a wrong step of 1, see `find_better_step`.
+# Another step is reported only if its agreement is larger than that of the stated step by this
+# factor. Frames of real cameras agree up to 2 % better with a wrong step of 1, see
+# `find_better_step`.
 _MIN_AGREEMENT_RATIO = 1.1
-# Largest step that is tried, and smallest number of bands for which a step is tried.
+# First: largest step that is tried. Second: a step that makes fewer bands than this is not tried.
 _MAX_STEP, _MIN_BANDS = 8, 4
 # Where longer wavelengths lie, by (axis, whether the offsets increase).
 _DIRECTIONS = {(-1, True): "right", (-1, False): "left", (-2, True): "down", (-2, False): "up"}
@@ -99,8 +100,8 @@ def predict_frame(y: Tensor, system: System) -> Tensor:
         (A1) · (w * y) / (w * A1)
 
     with a window w of 31×31 pixels. The fine structure of the prediction comes from the camera
-    alone. Where mask and dispersion are right and the scene is uniform, y has the same fine
-    structure.
+    alone. If mask and dispersion are right, y has the same fine structure wherever the scene is
+    uniform.
 
     Args:
         y: measurement `(B, K, H', W')`.

@@ -91,7 +91,10 @@ def make_output(folder: Path) -> None:
 
 
 def run_until_interrupted(name: str, command: Callable[[], object]) -> None:
-    """Run a command. A user's mistake, or a missing package panel, ends it with one line, status 2.
+    """Run a command until it ends or a signal interrupts it.
+
+    If the user made a mistake, or a package for the page is missing, print one line and exit with
+    status 2.
 
     SIGTERM, and SIGHUP from a terminal that closes, end the command like Ctrl-C.
     """
@@ -166,8 +169,8 @@ def serve_until_interrupted(
             page = _LINK_PAGE.format(address=escape(server.entrance), name=server.name)
             file.write_text(page, encoding="utf-8")
             server.io_loop.call_later(LINK_SECONDS, link_files.close)
-            # `open` returns only after the user has left a browser that runs in the terminal. So a
-            # thread waits for the browser, and the server does not.
+            # A browser that runs in the terminal blocks `open` until the user leaves it. So `open`
+            # runs in a thread.
             threading.Thread(target=webbrowser.open, args=[file.as_uri()], daemon=True).start()
         load()
         # From here on a signal stops the loop. An exception raised in the middle of a statement

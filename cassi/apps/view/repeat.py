@@ -21,8 +21,7 @@ def write_config(folder: Path, settings: Reconstruct, options: list[str]) -> Non
     """Write settings as the config `repeat.yaml`, and check it by reading it again.
 
     The config chooses the same groups as the options, and sets every value that differs from the
-    values of these groups. The values of a camera file become
-    part of the config.
+    values of these groups. The values of a camera file become part of the config.
 
     Raises:
         OSError: the file cannot be written.

@@ -28,7 +28,7 @@ METHODS = {
     "pretrained: the network of the package, with one disperser": PRETRAINED,
     "gap_tv: of the literature": "gap_tv",
 }
-"""Methods offered first: label, and value of the option."""
+"""Methods that the page offers first: the value of the option, by the label on the page."""
 
 
 class Session:

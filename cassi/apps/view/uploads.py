@@ -10,16 +10,16 @@ MAX_UPLOAD_BYTES = 2**30
 
 
 class Inbox:
-    """The files of the last drop that one field of a page has sent.
+    """Files that were dropped together into one field of a page; only the last drop is kept.
 
-    A drop is a number that the page gives to files that were dropped together.
+    `drop` is the page's number for files that were dropped together.
     """
 
     def __init__(self) -> None:
         self._drop, self._files = "", dict[str, bytes]()
 
     def add(self, drop: str, name: str, content: bytes) -> None:
-        """Add a file; the first file of a new drop removes the files of the last one.
+        """Add a file. The first file of a new drop removes the files of the drop before.
 
         Raises:
             ValueError: the files of the drop are too large, or two have the same name.
