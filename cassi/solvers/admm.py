@@ -111,4 +111,4 @@ def _has_explicit_step(system: LinearSystem) -> TypeGuard[CameraSystem]:
 
     Conjugate gradients stop at a tolerance. A data step by its parts would then give another cube.
     """
-    return is_camera(system) and system.is_closed
+    return is_camera(system) and system.has_closed_form

@@ -35,7 +35,7 @@ class SubspaceSystem(LinearSystem, Protocol):
     """
 
     @property
-    def is_closed(self) -> bool:
+    def has_closed_form(self) -> bool:
         """Whether `gram_solve` has a closed form.
 
         A closed form reads no value on the host, and no solve depends on an earlier solve.

@@ -21,7 +21,7 @@ DAMPING = 0.5
 """ν of `GuidedPrior` for a picture with 1 % of noise, chosen on training scenes.
 
 A larger value pulls less."""
-KEPT_ENERGY_RATIO, MIN_START_RANK = 50.0, 6
+ENERGY_DIVISOR, MIN_START_RANK = 50.0, 6
 """With a guide a run keeps components down to 1/50 of the energy, and starts with at least 6.
 
 Most of the gain by a guide comes from weak components."""
@@ -260,7 +260,7 @@ class GuidedPrior(PulledPrior):
     """
 
     def __init__(self, prior: ComponentPrior, camera: Guided) -> None:
-        super().__init__(prior, KEPT_ENERGY_RATIO, MIN_START_RANK)
+        super().__init__(prior, ENERGY_DIVISOR, MIN_START_RANK)
         self.camera, self.calls, self.is_warm = camera, 0, False
         self.motion = camera.motion
         self.matrices_basis: Basis | None = None

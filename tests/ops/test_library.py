@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cassi import ops
 from cassi.ops import _library
-from cassi.ops._library import kernels
+from cassi.ops._library import operators
 
 # Only called where none is recorded.
 WITHOUT_GRADIENT = ("shrink_groups", "convolve3x3", "orthogonal_iteration")
@@ -49,7 +49,7 @@ def test_opcheck(name, k, samples, bands, dtype):
     tests = ["test_schema", "test_faketensor"]
     if dtype == torch.float64:
         tests += ["test_autograd_registration"]
-    torch.library.opcheck(getattr(kernels, name).default, arguments, test_utils=tests)
+    torch.library.opcheck(getattr(operators, name).default, arguments, test_utils=tests)
 
 
 def _cells(x):  # (N, 8, F), (N, 3)

@@ -57,7 +57,7 @@ def recover_batch(
     settings: Reconstruct,
     root: Path,
     recipe: Recipe,
-    following: SequenceReconstructor | None,
+    sequence: SequenceReconstructor | None,
     batch: Sequence[SnapshotFiles],
 ) -> Iterator[tuple[SnapshotFiles, Result | Exception]]:
     """Read and reconstruct snapshots; yield the result of each, or the exception it raised."""
@@ -69,9 +69,9 @@ def recover_batch(
             continue
         snapshot, method = prepared_pair
         # For the camera of a video, `prepare` replaces the method by a method for video frames.
-        # That method has no warm start, so the sequence does not use `following` for it.
-        if following is not None and without_grid(method) is following.method:
-            method = with_grid_of(method, following)
+        # That method has no warm start, so the sequence does not use `sequence` for it.
+        if sequence is not None and without_grid(method) is sequence.method:
+            method = with_grid_of(method, sequence)
         group = next((g for g in groups if _can_share(g[0][1], snapshot, method)), None)
         if group is None:
             groups.append(group := [])
