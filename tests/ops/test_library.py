@@ -224,7 +224,7 @@ def test_a_driver_that_cannot_be_asked_does_not_keep_torch_from_its_device(monke
     monkeypatch.setattr(_library.ctypes, "CDLL", missing)
     library = tmp_path / "_cuda.so"
     library.write_bytes(b"cassi-cuda-build:13.0 80-real;")
-    with pytest.warns(RuntimeWarning, match=r"asking the driver .*libcuda\.so\.1: cannot open"):
+    with pytest.warns(RuntimeWarning, match=r"driver could not be asked .*libcuda\.so\.1: cannot open"):
         _library._load_cuda(library)
 
 
