@@ -22,7 +22,7 @@ class Remembering(Protocol):
 
 
 @runtime_checkable
-class Keeping(Protocol):
+class TensorMemoryPrior(Protocol):
     """A prior that keeps tensors from call to call."""
 
     memory: Sequence[Tensor] | None
@@ -30,7 +30,7 @@ class Keeping(Protocol):
 
 
 @runtime_checkable
-class Turning(Protocol):
+class RotatablePrior(Protocol):
     """A prior whose memory has the bands of the cube; if the cube is rotated, so is the memory."""
 
     def turn(self, rotation: Tensor) -> None:
@@ -38,7 +38,7 @@ class Turning(Protocol):
 
 
 @runtime_checkable
-class Counting(Protocol):
+class CountingPrior(Protocol):
     """A prior that counts its calls, and can be applied without counting."""
 
     def apply(self, x: Tensor, sigma: float | Tensor) -> Tensor:
@@ -91,8 +91,8 @@ class ComponentPrior(Protocol):
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Apply the prior to a cube."""
 
-    def keep(self, share: float, rank: int = 1) -> None:
-        """Divide the energy limit for dropping components by `share`; start with `rank` or more."""
+    def lower_energy_limit(self, divisor: float, min_rank: int = 1) -> None:
+        """Divide the energy limit for dropping components; start with `min_rank` or more."""
 
     def means(self, x: Tensor) -> Tensor:
         """Return the block means of a cube, `(B, C, h, w)`: the basis is computed from them.
@@ -121,7 +121,7 @@ class ComponentPrior(Protocol):
 
     @property
     def memory(self) -> Sequence[Tensor] | None:
-        """Tensors that the inner prior keeps from call to call; see `Keeping.memory`."""
+        """Tensors that the inner prior keeps from call to call; see `TensorMemoryPrior.memory`."""
 
     @memory.setter
     def memory(self, values: Sequence[Tensor]) -> None:

@@ -19,7 +19,7 @@ class PulledPrior(ABC):
 
     Args:
         prior: the prior of one run.
-        energy_ratio: number > 1. The prior's energy limit, below which components are dropped, is
+        energy_divisor: number > 1. The prior's energy limit, below which components are dropped, is
             divided by it: a pull makes weak components reliable.
         min_rank: least number of components at the start.
     """
@@ -27,9 +27,9 @@ class PulledPrior(ABC):
     prior_result: Tensor
     """The last result of the prior, before the pull."""
 
-    def __init__(self, prior: ComponentPrior, energy_ratio: float, min_rank: int) -> None:
+    def __init__(self, prior: ComponentPrior, energy_divisor: float, min_rank: int) -> None:
         self.prior = prior
-        prior.keep(energy_ratio, min_rank)
+        prior.lower_energy_limit(energy_divisor, min_rank)
 
     @abstractmethod
     def pull(self, components: Tensor, sigma: float | Tensor) -> Tensor:
@@ -40,9 +40,9 @@ class PulledPrior(ABC):
         """The prior's present basis."""
         return self.prior.basis
 
-    def keep(self, share: float, rank: int = 1) -> None:
-        """Set which components the prior drops; see `ComponentPrior.keep`."""
-        self.prior.keep(share, rank)
+    def lower_energy_limit(self, divisor: float, min_rank: int = 1) -> None:
+        """Set which components the prior drops; see `ComponentPrior.lower_energy_limit`."""
+        self.prior.lower_energy_limit(divisor, min_rank)
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the prior, such as `penalty_of` or `turn`."""

@@ -129,7 +129,7 @@ def systems_of_each_class():
 def quick_systems():
     """Return names of `EXAMPLES`: one of each class, and all with a closed form."""
     one = systems_of_each_class()
-    return [name for name, make in EXAMPLES.items() if make().is_closed or name in one]
+    return [name for name, make in EXAMPLES.items() if make().has_closed_form or name in one]
 
 
 def kind_of_network(name):

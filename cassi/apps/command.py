@@ -131,7 +131,7 @@ def _run(
         _fail(name, f"interrupted; {stop or 'give the same command again'}", EXIT_INTERRUPTED)
     except TerminationSignal as stop:
         _fail(name, f"terminated; {stop or 'give the same command again'}", EXIT_TERMINATED)
-    except folders.FolderTaken as error:
+    except folders.FolderUnavailable as error:
         _fail(name, str(error), EXIT_USAGE_ERROR)
     except JobError as error:
         # The job has printed its error where it ran. This may be another machine, so the error is

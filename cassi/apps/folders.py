@@ -57,14 +57,14 @@ Files whose names are settings, such as `output.cube`, are not among them.
 _JOB_FOLDER_PATTERNS = ("[0-9]*", "job[0-9]*", "*=*")
 
 
-class FolderTaken(BaseException):
+class FolderUnavailable(BaseException):
     """A folder is not free, or not safe to write into.
 
     It is no `Exception`, because Hydra turns an `Exception` of a callback into a warning.
     """
 
 
-class OneCommand(Callback):
+class FolderReservation(Callback):
     """Gives a command its folder before Hydra writes into it.
 
     A folder named after the time is a new one. If another command made a folder in the same second,
@@ -73,7 +73,7 @@ class OneCommand(Callback):
     made.
 
     Raises:
-        FolderTaken: another command writes into the folder, or a link is in the way.
+        FolderUnavailable: another command writes into the folder, or a link is in the way.
     """
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
@@ -91,7 +91,7 @@ class OneCommand(Callback):
         try:
             share = find_share(config.share) if "share" in config else ALL_JOBS
         except ValueError as error:
-            raise FolderTaken(str(error)) from None
+            raise FolderUnavailable(str(error)) from None
         folder = _choose_folder(config, config.hydra.run)
         with contextlib.suppress(OSError):  # Hydra tries again, and its error says the reason
             folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ class OneCommand(Callback):
             try:
                 lock_folder(folder, is_shared=share.count > 1)
             except ValueError as error:
-                raise FolderTaken(str(error)) from None
+                raise FolderUnavailable(str(error)) from None
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Make the folder of a sweep; the folders of its jobs are locked one by one, later.
@@ -153,7 +153,7 @@ def _refuse_links(folder: Path, config: Any, job_patterns: Sequence[str] = ()) -
             links.check_parents(f"{job_folder}/")
             links.check_names(job_folder, names)
     except PermissionError as error:
-        raise FolderTaken(printable(str(error))) from None
+        raise FolderUnavailable(printable(str(error))) from None
 
 
 def _add_job_options(hydra: Any, *options: str) -> None:
@@ -210,7 +210,7 @@ def _choose_folder(config: DictConfig, node: DictConfig) -> Path:
         except OSError as error:
             option = "hydra.run.dir" if node is config.hydra.run else "hydra.sweep.dir"
             reason = describe_oserror(error)
-            raise FolderTaken(f"{option}: cannot make {reason}; give {option}=DIR") from None
+            raise FolderUnavailable(f"{option}: cannot make {reason}; give {option}=DIR") from None
         with read_write(config.hydra):
             node.dir = str(folder)
     return folder

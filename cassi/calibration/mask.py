@@ -46,11 +46,11 @@ def fit_light(frame: Frame, system: SDCassi | TiltedCassi) -> Light:
     Returns:
         The frame with the spectrum of its light, not negative.
     """
-    y = system.turn(frame.y)[:1]
+    y = system.orient(frame.y)[:1]
     images = torch.stack(
         [_simulate_even_frame(frame, spectrum, system) for spectrum in frame.spectra]
     )
-    counts = system.turn(frame.counts).flatten().double()
+    counts = system.orient(frame.counts).flatten().double()
     columns = images.flatten(1).double() * counts
     normal = columns @ columns.mT
     # Some combinations of spectra hardly change the frame. This small ridge keeps their weights
@@ -84,7 +84,7 @@ def refine_mask(lights: Sequence[Light], system: SDCassi | TiltedCassi) -> Tenso
     """
     if system.mask.shape[1] > 1:
         raise ValueError("calibration: expected one mask for all bands to refine, got one per band")
-    start = system.turn(system.mask)
+    start = system.orient(system.mask)
 
     def compute_gradient(mask: Tensor, with_data: bool) -> Tensor:
         with torch.enable_grad():
@@ -92,8 +92,8 @@ def refine_mask(lights: Sequence[Light], system: SDCassi | TiltedCassi) -> Tenso
             total = m.new_zeros(())
             for light in lights:
                 image = _simulate_even_frame(light.frame, light.spectrum, system, m)
-                y = system.turn(light.frame.y)[0] if with_data else torch.zeros_like(image)
-                residual = (image - y) * system.turn(light.frame.counts)[0]
+                y = system.orient(light.frame.y)[0] if with_data else torch.zeros_like(image)
+                residual = (image - y) * system.orient(light.frame.counts)[0]
                 total = total + residual.square().sum() / light.spectrum.square().sum() / 2
             (gradient_of_mask,) = torch.autograd.grad(total, m)
         return gradient_of_mask
@@ -107,14 +107,14 @@ def refine_mask(lights: Sequence[Light], system: SDCassi | TiltedCassi) -> Tenso
     )
     x = x.transpose(0, 1)
     largest = max(1.0, start.amax().item())
-    return system.turn((start + x).clamp(0, largest)).contiguous()
+    return system.orient((start + x).clamp(0, largest)).contiguous()
 
 
 def _simulate_even_frame(
     frame: Frame, spectrum: Tensor, system: SDCassi | TiltedCassi, mask: Tensor | None = None
 ) -> Tensor:
     """Simulate the frame of an even scene, `(K, H, W')`, dispersion along the last axis."""
-    mask = system.turn(system.mask) if mask is None else mask
+    mask = system.orient(system.mask) if mask is None else mask
     offsets = torch.tensor(system.offsets, dtype=torch.float64)
     tilt = system.across.cpu() if isinstance(system, TiltedCassi) else torch.zeros_like(offsets)
     places = torch.stack((offsets, tilt))

@@ -99,7 +99,7 @@ def check_mask(y: Tensor, system: CodedSystem, good_pixels: Tensor | None) -> Ca
     }
     nominal = comparison.nominal
     if pose:
-        camera = replace(nominal, masks=system.turn(POSES[pose][1](mask)).float().cpu())
+        camera = replace(nominal, masks=system.orient(POSES[pose][1](mask)).float().cpu())
         candidate = camera.moved(best_peak.row_shift, 0.0)
         if comparison.prefers([candidate], [nominal, nominal.moved(peak.row_shift, 0.0)]):
             numbers["pose"] = pose
@@ -141,7 +141,7 @@ class _CameraComparison:
             Evidence(y, system, good_pixels, None, n) for n in (MAX_WINDOWS, MAX_WINDOWS // 2)
         )
         offsets = torch.tensor(system.offsets, dtype=torch.float64)
-        self.nominal = Optics(system.turn(_mask_of(system)).float().cpu(), offsets)
+        self.nominal = Optics(system.orient(_mask_of(system)).float().cpu(), offsets)
         self._evidence_of: dict[tuple[object, ...], LogEvidence] = {}
         self._coarse_evidence_of: dict[tuple[object, ...], float] = {}
 
@@ -215,18 +215,18 @@ class _MaskSearch:
 
     def __init__(self, system: CodedSystem, y: Tensor, good_pixels: Tensor | None) -> None:
         self.system, self.mask, self.offsets = system, _mask_of(system), system.offsets
-        y = system.turn(y)
+        y = system.orient(y)
         length = y.shape[-2]
         self.lines = min(length, max(128, _MAX_PIXELS // max(y.shape[-1], 1)))
         self.first = (length - self.lines) // 2
         if good_pixels is not None:
-            good_pixels = system.turn(good_pixels).narrow(-2, self.first, self.lines)
+            good_pixels = system.orient(good_pixels).narrow(-2, self.first, self.lines)
             good_pixels = good_pixels.expand(len(y), -1, -1, -1)
         self.correlation = Correlation(y.narrow(-2, self.first, self.lines), good_pixels)
 
     def find(self, transform: Transform = lambda m: m, offsets: Sequence[float] = ()) -> Peak:
         """Return the highest peak of the correlation with a transformed mask."""
-        mask = self.system.turn(transform(self.mask)).narrow(-2, self.first, self.lines)
+        mask = self.system.orient(transform(self.mask)).narrow(-2, self.first, self.lines)
         return self.correlation.find(mask, offsets or self.offsets)
 
     def find_poses(self) -> dict[str, Peak]:

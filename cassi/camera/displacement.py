@@ -263,7 +263,7 @@ def moved_mask(
     Returns:
         Transmission, shaped like the camera's mask.
     """
-    mask = system.turn(system.mask.detach()).float()
+    mask = system.orient(system.mask.detach()).float()
     size = mask.shape[-2:]
     row, column = torch.meshgrid(*(torch.arange(n).float() for n in size), indexing="ij")
     row, column = row.to(mask.device), column.to(mask.device)
@@ -280,4 +280,4 @@ def moved_mask(
         0, max(1.0, float(mask.amax()))
     )
     transmission = torch.where(transmission < _MIN_TRANSMISSION, 0, transmission)
-    return system.turn(transmission).to(system.mask).contiguous()
+    return system.orient(transmission).to(system.mask).contiguous()

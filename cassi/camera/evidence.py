@@ -193,10 +193,10 @@ class Windows:
         count: int = MAX_WINDOWS,
         select: Callable[[Tensor, tuple[int, int]], Tensor] | None = None,
     ) -> None:
-        frame = system.turn(y).double().cpu()
+        frame = system.orient(y).double().cpu()
         is_good = torch.ones_like(frame, dtype=torch.bool)
         if good_pixels is not None:
-            is_good = system.turn(good_pixels).cpu().expand_as(frame)
+            is_good = system.orient(good_pixels).cpu().expand_as(frame)
         rows, columns = (
             min(n, length) for n, length in zip(WINDOW_SHAPE, frame.shape[-2:], strict=True)
         )

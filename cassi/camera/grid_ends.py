@@ -49,7 +49,9 @@ def find_grid(y: Tensor, system: System) -> SpectralGrid | None:
         # No window is lit, so the frame gives no reason for a wider grid.
         return grids[0]
     mask = camera.mask.detach()
-    optics = Optics(camera.turn(mask[0] if mask.ndim == 5 else mask).float().cpu(), torch.zeros(0))
+    optics = Optics(
+        camera.orient(mask[0] if mask.ndim == 5 else mask).float().cpu(), torch.zeros(0)
+    )
     return max(grids, key=lambda grid: _log_evidence(evidence, optics, grid.offsets))
 
 

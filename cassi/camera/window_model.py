@@ -152,7 +152,7 @@ class WindowModel:
         light: LightModel = BROADBAND,
         seed: int = 0,
     ) -> None:
-        mask = system.turn(system.mask.detach()).float().cpu()
+        mask = system.orient(system.mask.detach()).float().cpu()
         self.size = mask.shape[-2:]
         bands = torch.tensor(system.offsets, dtype=torch.float64)
         self.has_lines, self.uses_taps = light.pitch == 0, light.uses_taps

@@ -112,7 +112,7 @@ def random_crop(
     if (window_rows, window_columns) != (rows, columns):
         window = _resize(window, rows, columns)
     flips = (draw_integer(2, generator), draw_integer(2, generator)) if augment.flip else (0, 0)
-    return turn(window, turns, bool(flips[0]), bool(flips[1]))
+    return rotate_or_flip(window, turns, bool(flips[0]), bool(flips[1]))
 
 
 def augmented_crop(
@@ -140,7 +140,9 @@ def augmented_crop(
     return sample
 
 
-def turn(cube: Tensor, turns: int, flip_rows: bool = False, flip_columns: bool = False) -> Tensor:
+def rotate_or_flip(
+    cube: Tensor, turns: int, flip_rows: bool = False, flip_columns: bool = False
+) -> Tensor:
     """Turn a cube `(…, H, W)` by right angles counterclockwise, then mirror it; contiguous."""
     # Mirroring both axes equals two turns. So the cube is copied at most twice.
     if flip_rows and flip_columns:

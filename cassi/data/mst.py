@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from cassi.data.augment import turn
+from cassi.data.augment import rotate_or_flip
 from cassi.data.datasets import check_scenes, load_all
 from cassi.data.formats.listing import describe_left_out, list_folder
 from cassi.data.io import load_cube
@@ -244,7 +244,7 @@ def cut_sample(scenes: Sequence[Scene], size: int, draw: SampleDraw) -> Tensor:
     side = size if len(draw.windows) == 1 else size // 2
     windows = [scenes[scene].values(top, left, side, side) for scene, top, left in draw.windows]
     if len(windows) == 1:
-        return turn(windows[0], draw.turns, draw.flip_rows, draw.flip_columns)
+        return rotate_or_flip(windows[0], draw.turns, draw.flip_rows, draw.flip_columns)
     return torch.cat([torch.cat(windows[:2], -1), torch.cat(windows[2:], -1)], -2)
 
 

@@ -260,7 +260,7 @@ class CassiNet(nn.Module):
             y, run_system = zero_bad_pixels(y, system), system
             # A camera without a closed form is used as it is: `begin_system` would return a
             # `WarmStart`, whose solutions differ in the last digits.
-            if has_subspace(system) and system.is_closed:
+            if has_subspace(system) and system.has_closed_form:
                 run_system = begin_system(system)
             state: Any = algorithm.init(y, run_system, x)
             for k, (sigma, rho) in enumerate(

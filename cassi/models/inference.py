@@ -188,7 +188,7 @@ class Inference(nn.Module):
         return zero_bad_pixels(y, system)
 
     @torch.no_grad()
-    def begin(
+    def run_start(
         self, y: Tensor, system: LinearSystem, statistics: Statistics | None = None
     ) -> tuple[Tensor, list[Tensor], Tensor | None]:
         """Return the network's cube, the cubes of the start, and the noise of the start.
@@ -225,7 +225,7 @@ class Inference(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Return the cube, and the noise of the measurement if it was estimated."""
         if not self.refines:
-            x, _, start_noise = self.begin(y, system, statistics)
+            x, _, start_noise = self.run_start(y, system, statistics)
             return x, start_noise
         lines = None
         if self.solvers is not None and is_camera(system):
@@ -259,7 +259,7 @@ class Inference(nn.Module):
         Of the start's two cubes the second is in the list, and the first is the second result. This
         result is None if there is no start.
         """
-        x, start_cubes, noise = self.begin(y, system, statistics)
+        x, start_cubes, noise = self.run_start(y, system, statistics)
         if noise is None:
             noise_setting: float | Literal["auto"] = getattr(self.network, "noise", "auto")
             noise = relative_noise(y, system, noise_setting, statistics)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cassi.ops import _checks, _reference
-from cassi.ops._library import call, define, differentiable, kernels, operator
+from cassi.ops._library import call, define, differentiable, operator, operators
 from cassi.ops._recording import Argument, Context, Dims, Gradients, VmapInfo, is_recorded
 
 
@@ -33,7 +33,7 @@ def forward(x: Tensor, mask: Tensor, step: int) -> Tensor:
     x, squeeze = _checks.canonical_batch("x", x, "a cube (B, C, H, W) or (C, H, W)")
     _checks.check_same_device(x=x, mask=m)
     _checks.check_cube("x", x, m)
-    y = call(kernels.forward.default, x, m, _checks.check_int("step", step))
+    y = call(operators.forward.default, x, m, _checks.check_int("step", step))
     return y[0] if squeeze else y
 
 
@@ -58,7 +58,7 @@ def adjoint(
     """
     bands, step = _checks.check_int("bands", bands, 1), _checks.check_int("step", step)
     y, m, squeeze = _measurement_and_mask(y, mask, bands, step)
-    x = call(kernels.adjoint.default, y, m, bands, step, channels_last)
+    x = call(operators.adjoint.default, y, m, bands, step, channels_last)
     return x[0] if squeeze else x
 
 
@@ -80,7 +80,7 @@ def add_adjoint(v: Tensor, y: Tensor, mask: Tensor, step: int) -> Tensor:
     """
     v, y, m, step, squeeze = _cube_measurement_and_mask(v, y, mask, step)
     _checks.check_same_device(v=v, y=y, mask=m)
-    x = call(kernels.add_adjoint.default, v, y, m, step)
+    x = call(operators.add_adjoint.default, v, y, m, step)
     return x[0] if squeeze else x
 
 
@@ -115,7 +115,7 @@ def ratio_inverse(
         raise ValueError(
             f"ratio_inverse: expected a mask of one shot, got {m.shape[1]} shots; use pinv instead"
         )
-    x = call(kernels.ratio_inverse.default, y, m, bands, step, channels_last)
+    x = call(operators.ratio_inverse.default, y, m, bands, step, channels_last)
     return x[0] if squeeze else x
 
 
@@ -141,7 +141,7 @@ def gram(mask: Tensor, bands: int, step: int) -> Tensor:
     bands, step = _checks.check_int("bands", bands, 1), _checks.check_int("step", step)
     m = _checks.canonical_mask(mask)
     _checks.check_bands(m, bands)
-    g = call(kernels.gram.default, m, bands, step)
+    g = call(operators.gram.default, m, bands, step)
     return g if mask.ndim == 5 else g[0]
 
 
@@ -170,7 +170,7 @@ def gram_solve(r: Tensor, gram: Tensor, rho: float | Tensor = 0.0) -> Tensor:
     g = _canonical_gram(gram, r)
     weight = _checks.canonical_damping(rho, r, r)
     _checks.check_same_device(r=r, gram=g, rho=weight)
-    z = call(kernels.gram_solve.default, r, g, weight)
+    z = call(operators.gram_solve.default, r, g, weight)
     return z[0] if squeeze else z
 
 
@@ -212,7 +212,7 @@ def data_step(
     v, y, m, step, squeeze = _cube_measurement_and_mask(v, y, mask, step)
     if gram is None:
         with torch.no_grad():
-            g = call(kernels.gram.default, m, v.shape[1], step)
+            g = call(operators.gram.default, m, v.shape[1], step)
     else:
         g = _canonical_gram(gram, y)
         if g.requires_grad and torch.is_grad_enabled():
@@ -222,7 +222,7 @@ def data_step(
             )
     weight = _checks.canonical_damping(rho, v, y)
     _checks.check_same_device(v=v, y=y, mask=m, gram=g, rho=weight)
-    x = call(kernels.data_step.default, v, y, m, g, weight, step)
+    x = call(operators.data_step.default, v, y, m, g, weight, step)
     return x[0] if squeeze else x
 
 
@@ -357,7 +357,7 @@ def is_channels_last(x: Tensor) -> bool:
 
 def _mask_gradient(x: Tensor, y: Tensor, mask: Tensor, step: int) -> Tensor:
     per_sample = mask.shape[0] > 1 or x.shape[0] == 1
-    return kernels.mask_adjoint(x, y, step, per_sample, mask.shape[2] > 1).to(mask.dtype)
+    return operators.mask_adjoint(x, y, step, per_sample, mask.shape[2] > 1).to(mask.dtype)
 
 
 @differentiable(
@@ -368,7 +368,7 @@ def _backward_forward(ctx: Context, g: Tensor) -> Gradients:
     (step,) = ctx.constants
     grad_x = grad_mask = None
     if ctx.needs_input_grad[0]:
-        grad_x = kernels.adjoint(g, mask, x.shape[1], step, is_channels_last(x))
+        grad_x = operators.adjoint(g, mask, x.shape[1], step, is_channels_last(x))
     if ctx.needs_input_grad[1]:
         grad_mask = _mask_gradient(x, g, mask, step)
     return grad_x, grad_mask, None
@@ -382,7 +382,7 @@ def _backward_forward(ctx: Context, g: Tensor) -> Gradients:
 def _backward_adjoint(ctx: Context, g: Tensor) -> Gradients:
     y, mask = ctx.saved_tensors
     _, step, _ = ctx.constants
-    grad_y = kernels.forward(g, mask, step) if ctx.needs_input_grad[0] else None
+    grad_y = operators.forward(g, mask, step) if ctx.needs_input_grad[0] else None
     grad_mask = _mask_gradient(g, y, mask, step) if ctx.needs_input_grad[1] else None
     return grad_y, grad_mask, None, None, None
 
@@ -395,7 +395,7 @@ def _backward_adjoint(ctx: Context, g: Tensor) -> Gradients:
 def _backward_add_adjoint(ctx: Context, g: Tensor) -> Gradients:
     _, y, mask = ctx.saved_tensors
     (step,) = ctx.constants
-    grad_y = kernels.forward(g, mask, step).to(y.dtype) if ctx.needs_input_grad[1] else None
+    grad_y = operators.forward(g, mask, step).to(y.dtype) if ctx.needs_input_grad[1] else None
     grad_mask = _mask_gradient(g, y, mask, step) if ctx.needs_input_grad[2] else None
     return g, grad_y, grad_mask, None
 
@@ -411,9 +411,9 @@ def _backward_mask_adjoint(ctx: Context, g: Tensor) -> Gradients:
     step = ctx.constants[0]
     grad_x = grad_y = None
     if ctx.needs_input_grad[0]:
-        grad_x = kernels.adjoint(y, g, x.shape[1], step, is_channels_last(x)).to(x.dtype)
+        grad_x = operators.adjoint(y, g, x.shape[1], step, is_channels_last(x)).to(x.dtype)
     if ctx.needs_input_grad[1]:
-        grad_y = kernels.forward(x, g, step).to(y.dtype)
+        grad_y = operators.forward(x, g, step).to(y.dtype)
     return grad_x, grad_y, None, None, None
 
 
@@ -434,7 +434,7 @@ def _backward_ratio_inverse(ctx: Context, g: Tensor) -> Gradients:
     inverse = m.clamp_min(_reference.RATIO_FLOOR).reciprocal()
     grad_y = grad_mask = None
     if ctx.needs_input_grad[0]:
-        grad_y = (kernels.forward(g, inverse, step) * share).to(y.dtype)
+        grad_y = (operators.forward(g, inverse, step) * share).to(y.dtype)
     if ctx.needs_input_grad[1]:
         grad = -_mask_gradient(g, y * share, m, step) * inverse.square()
         grad_mask = torch.where(m >= _reference.RATIO_FLOOR, grad, 0).to(mask.dtype)
@@ -452,7 +452,7 @@ def _backward_gram(ctx: Context, g: Tensor) -> Gradients:
     samples, shots, mask_bands, height, width = mask.shape
     symmetric = (g + g.transpose(1, 2)).reshape(samples * shots, shots, height, g.shape[-1])
     rows = mask.repeat_interleave(shots, 0)
-    grad = kernels.adjoint(symmetric, rows, bands, step)
+    grad = operators.adjoint(symmetric, rows, bands, step)
     grad = grad.reshape(samples, shots, bands, height, width).to(mask.dtype)
     return grad.sum(2, keepdim=True) if mask_bands == 1 else grad, None, None
 
@@ -497,7 +497,7 @@ def _backward_gram_solve(ctx: Context, g: Tensor) -> Gradients:
     def product(w: Tensor, z: Tensor, gram: Tensor) -> Tensor:
         return w.unsqueeze(2) * z.unsqueeze(1)
 
-    return solve_gradients(ctx, g, kernels.gram_solve, product)
+    return solve_gradients(ctx, g, operators.gram_solve, product)
 
 
 @differentiable(
@@ -511,7 +511,7 @@ def _backward_data_step(ctx: Context, g: Tensor) -> Gradients:
     v, y, mask, gram, rho = ctx.saved_tensors
     (step,) = ctx.constants
     _, need_y, need_mask, _, need_rho = ctx.needs_input_grad[:5]
-    gradient = _composed_gradient if is_recorded() else kernels.data_step_backward
+    gradient = _composed_gradient if is_recorded() else operators.data_step_backward
     grad_v, grad_y, grad_mask, grad_rho = gradient(
         g, v, y, mask, gram, rho, step, need_mask, need_rho
     )
@@ -536,15 +536,15 @@ def _composed_gradient(
     # more, so that a second derivative includes the path through the gram.
     bands = v.shape[1]
     if need_mask:
-        gram = kernels.gram(mask, bands, step)
-    w = kernels.gram_solve(kernels.forward(g, mask, step), gram, rho)
-    grad_v = g - kernels.adjoint(w, mask, bands, step)
+        gram = operators.gram(mask, bands, step)
+    w = operators.gram_solve(operators.forward(g, mask, step), gram, rho)
+    grad_v = g - operators.adjoint(w, mask, bands, step)
     grad_mask = grad_rho = None
     if need_mask or need_rho:
-        z = kernels.gram_solve(y.to(v.dtype) - kernels.forward(v, mask, step), gram, rho)
+        z = operators.gram_solve(y.to(v.dtype) - operators.forward(v, mask, step), gram, rho)
         grad_rho = _reference.rho_gradient(w, z, rho)
         if need_mask:
-            x = v + kernels.adjoint(z, mask, bands, step)
+            x = v + operators.adjoint(z, mask, bands, step)
             grad_mask = _mask_gradient(grad_v, z, mask, step) - _mask_gradient(x, w, mask, step)
     return grad_v, w.to(y.dtype), grad_mask, grad_rho
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from cassi.ops._checks import check_floating, check_same_device, shape_of
-from cassi.ops._library import call, define, kernels
+from cassi.ops._library import call, define, operators
 from cassi.ops._recording import Context, Dims, VmapInfo, has_tangents, is_tracked, is_transformed
 
 # With more channels the transformed weights do not fit a core's cache, and torch's convolution is
@@ -82,7 +82,7 @@ def _convolve(
     image: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, rectify: bool
 ) -> Tensor:
     bias = weight.new_zeros(weight.shape[0]) if bias is None else bias
-    return call(kernels.convolve3x3, image, weight, bias, residual, rectify)
+    return call(operators.convolve3x3, image, weight, bias, residual, rectify)
 
 
 class _ConvolveFunction(torch.autograd.Function):
@@ -174,7 +174,7 @@ def _fake(
 
 def _map_by_loop(info: VmapInfo, in_dims: Dims, *args: Any) -> tuple[Tensor, int]:
     results = [
-        kernels.convolve3x3(
+        operators.convolve3x3(
             *(a if d is None else a.select(d, i) for a, d in zip(args, in_dims, strict=True))
         )
         for i in range(info.batch_size)
@@ -191,7 +191,7 @@ define(
 )
 
 
-@register_flop_formula(kernels.convolve3x3)
+@register_flop_formula(operators.convolve3x3)
 def _count_flops(
     image: Sequence[int], weight: Sequence[int], *_: object, out_shape: object = None, **__: object
 ) -> int:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from cassi.ops._checks import check_floating, check_same_device, shape_of
-from cassi.ops._library import call, define, kernels
+from cassi.ops._library import call, define, operators
 from cassi.ops._recording import is_recorded, is_tracked
 
 # Most steps of one call.
@@ -54,7 +54,7 @@ def orthogonal_iteration(moments: Tensor, frame: Tensor, steps: int = 2) -> tupl
     check_same_device(moments=moments, frame=frame)
     if is_recorded() and is_tracked(moments, frame):
         return reference(moments, frame, steps)
-    values, vectors = call(kernels.orthogonal_iteration, moments, frame, steps)
+    values, vectors = call(operators.orthogonal_iteration, moments, frame, steps)
     return values, vectors
 
 

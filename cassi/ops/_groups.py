@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from cassi.ops._checks import check_floating, check_same_device, shape_of
-from cassi.ops._library import call, define, kernels
+from cassi.ops._library import call, define, operators
 from cassi.ops._recording import is_recorded, is_tracked
 from cassi.ops._reference import accumulation_dtype
 
@@ -70,7 +70,7 @@ def shrink_groups(image: Tensor, groups: Tensor, threshold: Tensor, patch: int) 
     needs_gradient = is_recorded() and is_tracked(image, threshold)
     if needs_gradient or groups.shape[2] > MAX_MATCHES:
         return _reference(image, groups, threshold, patch)
-    return call(kernels.shrink_groups, image, groups, threshold, patch)
+    return call(operators.shrink_groups, image, groups, threshold, patch)
 
 
 # Pure-torch references, the specification of the compiled kernels. Sums run in float32 at least.

@@ -39,7 +39,7 @@ from cassi.ops._recording import (
     Results,
     Save,
     VmapInfo,
-    is_forward,
+    is_forward_mode,
     is_transformed,
 )
 
@@ -59,7 +59,7 @@ SCHEMAS: dict[str, str] = {}
 REFERENCES: dict[str, Kernel] = {}  # the pure-torch kernel of every operator
 
 _library = torch.library.Library(NAMESPACE, "DEF")
-kernels: Any = torch.ops.cassi
+operators: Any = torch.ops.cassi
 
 
 def define(
@@ -87,8 +87,8 @@ def define(
     qualified_name = f"{NAMESPACE}::{name}"
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     op = operator(name)
-    _library.impl(name, _complete(op, reference), "CompositeExplicitAutograd")
-    torch.library.register_fake(qualified_name, _complete(op, fake), lib=_library)
+    _library.impl(name, _refuse_none(op, reference), "CompositeExplicitAutograd")
+    torch.library.register_fake(qualified_name, _refuse_none(op, fake), lib=_library)
     if backward is not None:
         kernel = Recorder(op, backward, save or save_inputs).run
         _library.impl(name, kernel, "Autograd", with_keyset=True)
@@ -111,10 +111,10 @@ def differentiable(
 
 def operator(name: str) -> OpOverload:
     """Return an operator of the package by its name."""
-    return getattr(kernels, name).default
+    return getattr(operators, name).default
 
 
-def _complete(op: OpOverload, reference: Kernel) -> Kernel:
+def _refuse_none(op: OpOverload, reference: Kernel) -> Kernel:
     # torch passes None to the kernel even if the schema says Tensor. So the check is made here, and
     # names the argument.
     arguments = op._schema.arguments
@@ -135,7 +135,7 @@ def call(op: Callable[..., T], *args: Argument) -> T:
     # The autograd layer of an operator is Python code. On a small cube it takes as long as the
     # operator itself. Only plain tensors skip it, because tensors of `torch.func` and of subclasses
     # may need a gradient without showing it.
-    if torch.compiler.is_compiling() or is_transformed() or is_forward():
+    if torch.compiler.is_compiling() or is_transformed() or is_forward_mode():
         return op(*args)
     for value in args:
         kind = type(value)

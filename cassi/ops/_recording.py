@@ -62,14 +62,14 @@ def is_transformed() -> bool:
     return not torch.compiler.is_compiling() and _C._functorch.peek_interpreter_stack() is not None
 
 
-def is_forward() -> bool:
+def is_forward_mode() -> bool:
     """Tell whether forward mode is active, here or in an outer transform."""
     return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
 
 def has_tangents() -> bool:
     """Tell whether forward mode is active here."""
-    return is_forward() and _C._is_fwd_grad_enabled()
+    return is_forward_mode() and _C._is_fwd_grad_enabled()
 
 
 def is_recorded() -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from cassi.ops._checks import check_floating, check_same_device, shape_of
-from cassi.ops._library import define, differentiable, kernels
+from cassi.ops._library import define, differentiable, operators
 from cassi.ops._recording import Context, Gradients, is_recorded
 from cassi.ops._reference import accumulation_dtype
 
@@ -67,7 +67,7 @@ def selective_scan(u: Tensor, delta: Tensor, rates: Tensor, b: Tensor, c: Tensor
         if tuple(arguments[name].shape) != shape:
             raise ValueError(f"{name}: expected {shape}, got shape {shape_of(arguments[name])}")
     check_same_device(**arguments)
-    return kernels.selective_scan(u, delta, rates[None], b, c)
+    return operators.selective_scan(u, delta, rates[None], b, c)
 
 
 # Pure-torch references, the specification of the compiled kernels. Sums run in float32 at least.
@@ -176,7 +176,7 @@ def _backward_selective_scan(ctx: Context, grad: Tensor) -> Gradients:
     # The fused kernel has no gradient. If a second derivative may be needed, torch differentiates
     # the reference.
     is_composed = is_recorded()
-    backward = _reference_backward if is_composed else kernels.selective_scan_backward
+    backward = _reference_backward if is_composed else operators.selective_scan_backward
     *sequences, rates_gradient, b_gradient, c_gradient = backward(grad, *values)
     if values[2].shape[0] == 1:
         rates_gradient = rates_gradient.sum(0, keepdim=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, pad
 
 from cassi.ops._checks import check_floating, check_same_device, shape_of
-from cassi.ops._library import define, differentiable, kernels
+from cassi.ops._library import define, differentiable, operators
 from cassi.ops._recording import Context, Gradients, is_recorded
 from cassi.ops._reference import accumulation_dtype
 
@@ -53,7 +53,7 @@ def convolve1d(a: Tensor, v: Tensor) -> Tensor:
                 f"{tuple(a.shape[:-1])}, got shape {shape_of(v)}"
             )
     rows = torch.broadcast_shapes(a.shape[:-1], v.shape[:-1])
-    result = kernels.convolve1d(
+    result = operators.convolve1d(
         a.expand(*rows, a.shape[-1]).reshape(-1, a.shape[-1]),
         v.expand(*rows, v.shape[-1]).reshape(-1, v.shape[-1]),
     )
@@ -93,7 +93,7 @@ def trilinear(features: Tensor, points: Tensor) -> Tensor:
             f"points: expected (N, 3) = ({features.shape[0]}, 3), got shape {shape_of(points)}"
         )
     check_same_device(features=features, points=points)
-    return kernels.trilinear(features, points)
+    return operators.trilinear(features, points)
 
 
 def sample_volume(volume: Tensor, points: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ def sample_volume(volume: Tensor, points: Tensor) -> Tensor:
     # The gradient of an embedding is summed in a fixed order. If a tensor is indexed instead,
     # threads sum the gradient in any order (on CPUs, in float32), so its bits would change.
     rows = volumes.to(dtype).movedim(1, -1).flatten(0, -2)
-    result = kernels.trilinear(embedding(index.flatten(1), rows), torch.stack(positions, 1))
+    result = operators.trilinear(embedding(index.flatten(1), rows), torch.stack(positions, 1))
     return result.to(volume.dtype).reshape(*points.shape[:-1], result.shape[-1])
 
 
@@ -275,7 +275,7 @@ def _fake_trilinear_backward(
 def _correlate(g: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
     # g is converted first, so that the gradient of a float32 kernel is not rounded to bfloat16 if
     # the signal is bfloat16.
-    return kernels.correlate1d(g.to(torch.promote_types(g.dtype, dtype)), v).to(dtype)
+    return operators.correlate1d(g.to(torch.promote_types(g.dtype, dtype)), v).to(dtype)
 
 
 @differentiable("convolve1d(Tensor a, Tensor v) -> Tensor", _reference_convolve1d, _fake_convolve1d)
@@ -295,7 +295,7 @@ def _backward_correlate1d(ctx: Context, h: Tensor) -> Gradients:
     g, v = ctx.saved_tensors
     need_g, need_v = ctx.needs_input_grad
     return (
-        kernels.convolve1d(h, v) if need_g else None,
+        operators.convolve1d(h, v) if need_g else None,
         _correlate(g, h, v.dtype) if need_v else None,
     )
 
@@ -310,7 +310,7 @@ def _backward_trilinear(ctx: Context, grad: Tensor) -> Gradients:
     # The fused kernel has no gradient. If a second derivative may be needed, torch differentiates
     # the reference.
     is_composed = is_recorded()
-    backward = _reference_trilinear_backward if is_composed else kernels.trilinear_backward
+    backward = _reference_trilinear_backward if is_composed else operators.trilinear_backward
     grad_features, grad_points = backward(grad, features, points)
     need_features, need_points = ctx.needs_input_grad
     return grad_features if need_features else None, grad_points if need_points else None

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from cassi.ops import _checks, _reference
-from cassi.ops._library import call, differentiable, kernels
+from cassi.ops._library import call, differentiable, operators
 from cassi.ops._recording import Context, Gradients
 
 
@@ -41,7 +41,7 @@ def forward_subspace(components: Tensor, basis: Tensor, mask: Tensor, step: int)
         )
     _checks.check_samples("components", a, m)
     _checks.check_same_device(components=a, basis=e, mask=m)
-    y = call(kernels.forward_subspace.default, a, e, m, step)
+    y = call(operators.forward_subspace.default, a, e, m, step)
     return y[0] if squeeze else y
 
 
@@ -67,7 +67,7 @@ def adjoint_subspace(y: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tenso
     step = _checks.check_int("step", step)
     _checks.check_measurement(y, m, e.shape[1], step)
     _checks.check_same_device(y=y, basis=e, mask=m)
-    a = call(kernels.adjoint_subspace.default, y, e, m, step)
+    a = call(operators.adjoint_subspace.default, y, e, m, step)
     return a[0] if squeeze else a
 
 
@@ -93,7 +93,7 @@ def _shared_gradients(
     (step,) = ctx.constants
     grad_basis = grad_mask = None
     if ctx.needs_input_grad[basis_index]:
-        cube = kernels.adjoint(y, mask, basis.shape[1], step, False)
+        cube = operators.adjoint(y, mask, basis.shape[1], step, False)
         dtype = _reference.accumulation_dtype(components, basis, mask)
         grad_basis = torch.einsum("bchw,brhw->bcr", cube.to(dtype), components.to(dtype))
         if basis.shape[0] != len(components):
@@ -104,7 +104,7 @@ def _shared_gradients(
         dtype = _reference.accumulation_dtype(components, basis)
         cube = torch.einsum("bcr,brhw->bchw", bases.to(dtype), components.to(dtype))
         per_sample = mask.shape[0] > 1 or len(components) == 1
-        full_gradient = kernels.mask_adjoint(cube, y, step, per_sample, mask.shape[2] > 1)
+        full_gradient = operators.mask_adjoint(cube, y, step, per_sample, mask.shape[2] > 1)
         grad_mask = full_gradient.to(mask.dtype)
     return grad_basis, grad_mask
 
@@ -118,7 +118,7 @@ def _backward_forward(ctx: Context, g: Tensor) -> Gradients:
     components, basis, mask = ctx.saved_tensors
     grad = None
     if ctx.needs_input_grad[0]:
-        grad = kernels.adjoint_subspace(g, basis, mask, ctx.constants[0]).to(components.dtype)
+        grad = operators.adjoint_subspace(g, basis, mask, ctx.constants[0]).to(components.dtype)
     return grad, *_shared_gradients(ctx, components, basis, mask, g, 1), None
 
 
@@ -131,5 +131,5 @@ def _backward_adjoint(ctx: Context, g: Tensor) -> Gradients:
     y, basis, mask = ctx.saved_tensors
     grad = None
     if ctx.needs_input_grad[0]:
-        grad = kernels.forward_subspace(g, basis, mask, ctx.constants[0]).to(y.dtype)
+        grad = operators.forward_subspace(g, basis, mask, ctx.constants[0]).to(y.dtype)
     return grad, *_shared_gradients(ctx, g, basis, mask, y, 1), None

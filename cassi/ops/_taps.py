@@ -34,7 +34,7 @@ from cassi.ops._camera import (
     sum_to_batch,
     vmap_mask_adjoint,
 )
-from cassi.ops._library import call, differentiable, kernels
+from cassi.ops._library import call, differentiable, operators
 from cassi.ops._recording import Context, Gradients
 from cassi.ops._reference import accumulation_dtype, band_offset, layout
 from cassi.ops._reference_taps import cube_width
@@ -124,7 +124,7 @@ def forward_taps(
     _checks.check_same_device(x=x, mask=m, taps=taps, starts=starts)
     _check_cube("x", x, m, taps, after)
     detector = _checks.check_int("detector", detector, 1)
-    y = call(kernels.forward_taps.default, x, m, taps, starts, detector, after)
+    y = call(operators.forward_taps.default, x, m, taps, starts, detector, after)
     return y[0] if squeeze else y
 
 
@@ -161,7 +161,7 @@ def adjoint_taps(
     _checks.check_bands(m, taps.shape[1])
     _crop_mask(m, taps, after)
     _check_measurement(y, m)
-    x = call(kernels.adjoint_taps.default, y, m, taps, starts, channels_last, after)
+    x = call(operators.adjoint_taps.default, y, m, taps, starts, channels_last, after)
     return x[0] if squeeze else x
 
 
@@ -194,7 +194,7 @@ def add_adjoint_taps(
     _check_measurement(y, m)
     if len(y) != len(v):
         raise ValueError(f"y: expected {len(v)} samples as v, got {len(y)}")
-    x = call(kernels.add_adjoint_taps.default, v, y, m, taps, starts, after)
+    x = call(operators.add_adjoint_taps.default, v, y, m, taps, starts, after)
     return x[0] if squeeze else x
 
 
@@ -245,7 +245,7 @@ def gram_taps(
         if after:
             x = white
             m = masks[..., : masks.shape[-1] - distance] * other_masks[..., distance:]
-        parts.append(call(kernels.forward_taps.default, x, m, weights, starts, detector, after))
+        parts.append(call(operators.forward_taps.default, x, m, weights, starts, detector, after))
     gram = torch.stack(parts, 1)  # (samples·K, T, K, H, D), shot l first
     return gram.unflatten(0, (samples, shots)).movedim(1, 3).flatten(1, 2)
 
@@ -285,7 +285,7 @@ def band_solve(r: Tensor, gram: Tensor, rho: float | Tensor = 0.0) -> Tensor:
             f"{_checks.shape_of(gram)} and {_checks.shape_of(r)}"
         )
     _checks.check_samples("r", r, gram, "gram")
-    return call(kernels.band_solve.default, r, gram, _checks.canonical_damping(rho, r, r))
+    return call(operators.band_solve.default, r, gram, _checks.canonical_damping(rho, r, r))
 
 
 def _repeat_shots(value: Tensor, samples: int, shots: int) -> Tensor:
@@ -369,7 +369,7 @@ def _mask_gradient(
     x: Tensor, y: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, codes_spread: bool
 ) -> Tensor:
     per_sample = mask.shape[0] > 1 or x.shape[0] == 1
-    grad = kernels.mask_adjoint_taps(
+    grad = operators.mask_adjoint_taps(
         x, y, taps, starts, codes_spread, per_sample, mask.shape[2] > 1
     )
     return grad.to(mask.dtype)
@@ -384,7 +384,7 @@ def _taps_gradient(
     products = []
     for t in range(taps.shape[-1]):
         m = mask.narrow(-1, t * codes_spread, x.shape[-1])
-        adjoint = kernels.adjoint_taps(y.to(dtype), m, unit_taps, starts + t, is_channels_last(x))
+        adjoint = operators.adjoint_taps(y.to(dtype), m, unit_taps, starts + t, is_channels_last(x))
         products.append((adjoint * x).sum((-2, -1)))
     return sum_to_batch(torch.stack(products, -1), taps.shape[0]).to(taps.dtype)
 
@@ -400,7 +400,7 @@ def _backward_forward_taps(ctx: Context, g: Tensor) -> Gradients:
     _, codes_spread = ctx.constants
     need_x, need_mask, need_taps = ctx.needs_input_grad[:3]
     return (
-        kernels.adjoint_taps(g, mask, taps, starts, is_channels_last(x), codes_spread)
+        operators.adjoint_taps(g, mask, taps, starts, is_channels_last(x), codes_spread)
         if need_x
         else None,
         _mask_gradient(x, g, mask, taps, starts, codes_spread) if need_mask else None,
@@ -436,7 +436,7 @@ def _adjoint_gradients(ctx: Context, g: Tensor, codes_spread: bool, y_index: int
     y, mask, taps, starts = ctx.saved_tensors[y_index:]
     need_y, need_mask, need_taps = ctx.needs_input_grad[y_index : y_index + 3]
     y_gradient = (
-        kernels.forward_taps(g, mask, taps, starts, y.shape[-1], codes_spread) if need_y else None
+        operators.forward_taps(g, mask, taps, starts, y.shape[-1], codes_spread) if need_y else None
     )
     return (
         y_gradient if y_gradient is None else y_gradient.to(y.dtype),
@@ -460,11 +460,11 @@ def _backward_mask_adjoint_taps(ctx: Context, g: Tensor) -> Gradients:
     need_x, need_y, need_taps = ctx.needs_input_grad[:3]
     grad_x = grad_y = grad_taps = None
     if need_x:
-        grad_x = kernels.adjoint_taps(y, g, taps, starts, is_channels_last(x), codes_spread).to(
+        grad_x = operators.adjoint_taps(y, g, taps, starts, is_channels_last(x), codes_spread).to(
             x.dtype
         )
     if need_y:
-        grad_y = kernels.forward_taps(x, g, taps, starts, y.shape[-1], codes_spread).to(y.dtype)
+        grad_y = operators.forward_taps(x, g, taps, starts, y.shape[-1], codes_spread).to(y.dtype)
     if need_taps:
         grad_taps = _taps_gradient(x, g, y, taps, starts, codes_spread)
     return grad_x, grad_y, grad_taps, None, None, None, None
@@ -484,7 +484,7 @@ def _backward_band_solve(ctx: Context, g: Tensor) -> Gradients:
             parts.append(_shifted_product(w, z, distance) + _shifted_product(z, w, distance))
         return torch.cat(parts, 1)
 
-    return solve_gradients(ctx, g, kernels.band_solve, product)
+    return solve_gradients(ctx, g, operators.band_solve, product)
 
 
 def _shifted_product(w: Tensor, z: Tensor, distance: int) -> Tensor:  # (B, K, K, H, D)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cassi.ops import _checks, _reference_tv
-from cassi.ops._library import call, define, differentiable, kernels
+from cassi.ops._library import call, define, differentiable, operators
 from cassi.ops._recording import Argument, Context, Gradients, Results, is_recorded, leaf_of_zeros
 from cassi.ops._reference import accumulation_dtype
 
@@ -90,11 +90,11 @@ def tv_prox(
     kind = NORMS.index(norm)
     if dual is None and not return_dual:
         _checks.check_same_device(x=x, weight=limit)
-        u = call(kernels.tv_prox.default, x, limit, iterations, kind)
+        u = call(operators.tv_prox.default, x, limit, iterations, kind)
         return u[0] if squeeze else u
     start = _checks.canonical_dual(dual, x, squeeze)
     _checks.check_same_device(x=x, weight=limit, dual=x if start is None else start)
-    u, last = call(kernels.tv_prox_dual.default, x, limit, start, iterations, kind)
+    u, last = call(operators.tv_prox_dual.default, x, limit, start, iterations, kind)
     if squeeze:
         u, last = u[0], last[0]
     return (u, last) if return_dual else u
@@ -137,7 +137,7 @@ def _gradients(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     iterations, norm = ctx.constants
     if not is_recorded():
-        dx, dlimit, ddual = kernels.tv_prox_backward(
+        dx, dlimit, ddual = operators.tv_prox_backward(
             grad, grad_dual, x, weight, dual, iterations, norm
         )
         dlimit = dlimit.sum(0, keepdim=True) if weight.numel() == 1 else dlimit

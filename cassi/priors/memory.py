@@ -4,7 +4,13 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from cassi.prior_protocols import Counting, Keeping, Prior, Remembering, Turning
+from cassi.prior_protocols import (
+    CountingPrior,
+    Prior,
+    Remembering,
+    RotatablePrior,
+    TensorMemoryPrior,
+)
 
 
 def begin(prior: Prior) -> Prior:
@@ -14,7 +20,7 @@ def begin(prior: Prior) -> Prior:
 
 def get_memory(prior: Prior) -> Sequence[Tensor] | None:
     """Return the memory of a prior; None if the memory is more than tensors."""
-    return prior.memory if isinstance(prior, Keeping) else None
+    return prior.memory if isinstance(prior, TensorMemoryPrior) else None
 
 
 def rotate_memory(prior: Prior, rotation: Tensor) -> None:
@@ -22,16 +28,16 @@ def rotate_memory(prior: Prior, rotation: Tensor) -> None:
 
     A memory without bands does not change.
     """
-    if isinstance(prior, Turning):
+    if isinstance(prior, RotatablePrior):
         prior.turn(rotation)
 
 
 def apply_uncounted(prior: Prior, x: Tensor, sigma: float | Tensor) -> Tensor:
     """Apply a prior. A prior that counts its calls does not count this call."""
-    return prior.apply(x, sigma) if isinstance(prior, Counting) else prior(x, sigma)
+    return prior.apply(x, sigma) if isinstance(prior, CountingPrior) else prior(x, sigma)
 
 
 def count_call(prior: Prior) -> None:
     """Count a call of a prior, if it counts its calls."""
-    if isinstance(prior, Counting):
+    if isinstance(prior, CountingPrior):
         prior.count()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from cassi.checks import whole_number
-from cassi.prior_protocols import Keeping, Prior
+from cassi.prior_protocols import Prior, TensorMemoryPrior
 from cassi.priors.low_rank import LowRank
 from cassi.priors.memory import apply_uncounted, begin, count_call, get_memory, rotate_memory
 from cassi.priors.tv import TV
@@ -87,7 +87,7 @@ class _ComposedRun:
         # Each prior takes as many tensors as it has now.
         tensors = list(values)
         for prior in self.priors:
-            if isinstance(prior, Keeping) and prior.memory:
+            if isinstance(prior, TensorMemoryPrior) and prior.memory:
                 count = len(prior.memory)
                 prior.memory, tensors = tensors[:count], tensors[count:]
 

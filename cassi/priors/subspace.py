@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cassi import ops
 from cassi.checks import not_negative, whole_number
-from cassi.prior_protocols import Keeping, Prior, is_proximal
+from cassi.prior_protocols import Prior, TensorMemoryPrior, is_proximal
 from cassi.priors.memory import apply_uncounted, begin, count_call, get_memory, rotate_memory
 from cassi.priors.tv import TV
 
@@ -148,9 +148,9 @@ class _SubspaceRun:
         self.calls, self.bases_since_read = 0, 0
         self.is_due, self.may_drop = True, False
 
-    def keep(self, share: float, rank: int = 1) -> None:
-        """Divide the energy limit for dropping by `share`; start with `rank` components or more."""
-        self.energy, self.rank = self.energy / share, max(self.rank, rank)
+    def lower_energy_limit(self, divisor: float, min_rank: int = 1) -> None:
+        """Divide the energy limit for dropping; start with `min_rank` components or more."""
+        self.energy, self.rank = self.energy / divisor, max(self.rank, min_rank)
 
     def means(self, x: Tensor) -> Tensor:
         bands = x.shape[1] if self.basis is None else self.basis.synthesis.shape[1]
@@ -221,7 +221,7 @@ class _SubspaceRun:
 
     @memory.setter
     def memory(self, values: Sequence[Tensor]) -> None:
-        if values and isinstance(self.prior, Keeping):
+        if values and isinstance(self.prior, TensorMemoryPrior):
             self.prior.memory = values
 
     def apply(self, components: Tensor, sigma: float | Tensor) -> Tensor:

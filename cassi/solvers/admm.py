@@ -112,4 +112,4 @@ def _has_explicit_step(system: LinearSystem) -> TypeGuard[CameraSystem]:
     Then the data step may be written as v + Aᵀz, with z from `gram_solve`. Conjugate gradients stop
     at a tolerance, so with them this form would give another cube than `data_step`.
     """
-    return is_camera(system) and system.is_closed
+    return is_camera(system) and system.has_closed_form

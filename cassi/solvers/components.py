@@ -85,14 +85,14 @@ def begin_components(
     K shots determine weak components better than one shot does. So a component is dropped only
     below 1/K² of the energy limit that holds for one shot.
     """
-    prior.keep(y.shape[1] ** 2)
+    prior.lower_energy_limit(y.shape[1] ** 2)
     if not prior.start(x):
         return None
     basis, analysis = prior.basis, prior.basis.analysis
     components = make_cube(x.to(analysis.dtype), analysis.mT)
     residual = y - system(x)
     # Conjugate gradients read their residuals on the host, which a CUDA graph cannot record.
-    is_recordable = is_camera(system) and system.is_closed
+    is_recordable = is_camera(system) and system.has_closed_form
     # The loop reads norms from the second state on, so the three norms here are placeholders.
     placeholder = basis.lengths
     return Components(

@@ -35,7 +35,7 @@ class SubspaceSystem(LinearSystem, Protocol):
     """
 
     @property
-    def is_closed(self) -> bool:
+    def has_closed_form(self) -> bool:
         """Whether `gram_solve` has a closed form.
 
         Then the host reads no value from the device during a solve, and no solve depends on an

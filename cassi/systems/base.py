@@ -110,10 +110,10 @@ class System(nn.Module, ABC):
         from the result of the last one. If it has a closed form, the result is the camera itself,
         or a copy with a fixed gram.
         """
-        return self if self.is_closed else WarmStart(self)
+        return self if self.has_closed_form else WarmStart(self)
 
     @property
-    def is_closed(self) -> bool:
+    def has_closed_form(self) -> bool:
         """Whether `gram_solve` has a closed form. Such a solve reads no value on the host."""
         return type(self).gram_solve is not System.gram_solve
 
@@ -339,9 +339,9 @@ class DelegatingWrapper(SystemWrapper):
         return self.system.unweighted
 
     @property
-    def is_closed(self) -> bool:
+    def has_closed_form(self) -> bool:
         """Whether the wrapped camera solves in closed form."""
-        return self.system.is_closed
+        return self.system.has_closed_form
 
     def without_bad_pixels(self, y: Tensor) -> Tensor:
         """Return the measurement with zeros for the camera's bad pixels."""
@@ -400,7 +400,7 @@ class WarmStart(DelegatingWrapper):
     own object, so that no run depends on an earlier one.
     """
 
-    is_closed = False
+    has_closed_form = False
     _last: Tensor | None = None
 
     def begin(self) -> System:
@@ -548,7 +548,7 @@ class Weighted(DelegatingWrapper):
 
     def begin(self) -> System:
         """Return the camera for one run of a solver. The run's y must be zero at bad pixels."""
-        return _ZeroedMeasurements(self) if self.is_closed else WarmStart(self)
+        return _ZeroedMeasurements(self) if self.has_closed_form else WarmStart(self)
 
     def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
         return self.system._solve(self.without_bad_pixels(r), self.damping(rho), start)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd.forward_ad import unpack_dual
 
-from cassi.ops._recording import is_forward, is_tracked, is_transformed, is_wrapped
+from cassi.ops._recording import is_forward_mode, is_tracked, is_transformed, is_wrapped
 from cassi.systems.base import System
 
 
@@ -63,7 +63,7 @@ class CodedSystem(System):
             return self.shots, self.detector, width
         return self.shots, height, self.detector
 
-    def turn(self, value: Tensor) -> Tensor:
+    def orient(self, value: Tensor) -> Tensor:
         """Return a view with the dispersion along the last axis, or turn such a view back."""
         return value if self.axis == -1 else value.mT
 
@@ -77,7 +77,7 @@ class CodedSystem(System):
         sources = self._list_sources()
         if torch.compiler.is_compiling() or is_transformed() or is_tracked(*sources):
             return super().begin()
-        if not self.is_closed:
+        if not self.has_closed_form:
             return super().begin()
         # A shallow copy without `__init__`: it shares mask and buffers, and only flags differ.
         run = object.__new__(type(self))
@@ -172,7 +172,7 @@ def _is_transient(value: Tensor | None) -> bool:
     """Tell whether a value belongs to one call only: vmap maps it, or it has a tangent."""
     if value is None or is_wrapped(value):
         return value is not None
-    return is_forward() and unpack_dual(value).tangent is not None
+    return is_forward_mode() and unpack_dual(value).tangent is not None
 
 
 def _is_same(a: Tensor | None, b: Tensor | None) -> bool:

@@ -21,7 +21,7 @@ DAMPING = 0.5
 """ν of `GuidedPrior` for a picture with 1 % of noise, chosen on training scenes.
 
 A larger value pulls less."""
-KEPT_ENERGY_RATIO, MIN_START_RANK = 50.0, 6
+ENERGY_DIVISOR, MIN_START_RANK = 50.0, 6
 """First: with a guide, the energy limit below which components are dropped is 50 times smaller.
 Second: a run starts with at least 6 components.
 
@@ -267,7 +267,7 @@ class GuidedPrior(PulledPrior):
     """
 
     def __init__(self, prior: ComponentPrior, camera: Guided) -> None:
-        super().__init__(prior, KEPT_ENERGY_RATIO, MIN_START_RANK)
+        super().__init__(prior, ENERGY_DIVISOR, MIN_START_RANK)
         self.camera, self.calls, self.is_warm = camera, 0, False
         self.motion = camera.motion
         self.matrices_basis: Basis | None = None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
-from cassi.ops._recording import FunctionContext, VmapInfo, is_forward
+from cassi.ops._recording import FunctionContext, VmapInfo, is_forward_mode
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ class _InterpolateWithTangents(_Interpolate):
 
 
 def _interpolate(table: Tensor, is_transposed: bool, *taps: Tensor | tuple[int, ...]) -> Tensor:
-    function = _InterpolateWithTangents if is_forward() else _Interpolate
+    function = _InterpolateWithTangents if is_forward_mode() else _Interpolate
     return function.apply(table, is_transposed, *taps)
 
 

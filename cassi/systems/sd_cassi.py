@@ -199,46 +199,46 @@ class SDCassi(CodedSystem):
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
         if x.ndim >= 3 and x.shape[-3] != self.bands:
             refuse_shape("x", x, self.cube_shape)
-        x = self.turn(x)
+        x = self.orient(x)
         if self.shifts is None:
-            return self.turn(ops.forward(x, self.turn(self.mask), self.step))
+            return self.orient(ops.forward(x, self.orient(self.mask), self.step))
         codes, taps, starts = self._get_spread()
         y = ops.forward_taps(x, codes, taps, starts, self.detector, after=self._codes_after_spread)
-        return self.turn(y)
+        return self.orient(y)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
-        y = self.turn(y)
+        y = self.orient(y)
         if self.shifts is None:
-            return self.turn(ops.adjoint(y, self.turn(self.mask), self.bands, self.step))
+            return self.orient(ops.adjoint(y, self.orient(self.mask), self.bands, self.step))
         if y.shape[-1] != self.detector:
-            refuse_shape("y", self.turn(y), self.measurement_shape)
+            refuse_shape("y", self.orient(y), self.measurement_shape)
         x = ops.adjoint_taps(y, *self._get_spread(), after=self._codes_after_spread)
-        return self.turn(x)
+        return self.orient(x)
 
     def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + Aᵀy: `(B, C, H, W)` and `(B, K, H', W')` → `(B, C, H, W)`."""
-        v, y = self.turn(v), self.turn(y)
+        v, y = self.orient(v), self.orient(y)
         if self.shifts is None:
-            return self.turn(ops.add_adjoint(v, y, self.turn(self.mask), self.step))
+            return self.orient(ops.add_adjoint(v, y, self.orient(self.mask), self.step))
         if y.shape[-1] != self.detector:
-            refuse_shape("y", self.turn(y), self.measurement_shape)
+            refuse_shape("y", self.orient(y), self.measurement_shape)
         x = ops.add_adjoint_taps(v, y, *self._get_spread(), after=self._codes_after_spread)
-        return self.turn(x)
+        return self.orient(x)
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
         """Simulate the measurement of the cube E a: `(B, R, H, W)` → `(B, K, H', W')`."""
         if self.shifts is not None:
             return super().forward_subspace(components, basis)
-        a = self.turn(components)
-        return self.turn(ops.forward_subspace(a, basis, self.turn(self.mask), self.step))
+        a = self.orient(components)
+        return self.orient(ops.forward_subspace(a, basis, self.orient(self.mask), self.step))
 
     def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
         """Return the components Eᵀ Aᵀ y: `(B, K, H', W')` → `(B, R, H, W)`."""
         if self.shifts is not None:
             return super().adjoint_subspace(y, basis)
-        mask = self.turn(self.mask)
-        return self.turn(ops.adjoint_subspace(self.turn(y), basis, mask, self.step))
+        mask = self.orient(self.mask)
+        return self.orient(ops.adjoint_subspace(self.orient(y), basis, mask, self.step))
 
     @property
     def gram(self) -> Tensor:
@@ -253,12 +253,12 @@ class SDCassi(CodedSystem):
         # A gram (T·K, K, H, W') with T > 1 taps is a band matrix, which couples pixels of a line.
         # With T = 1 it couples only the K shots of each pixel.
         if gram.shape[-4] != gram.shape[-3]:
-            return self.turn(add_lines(self.turn(v), self.turn(y), gram))
-        gram, y_turned = gram.to(y.dtype), self.turn(y)
+            return self.orient(add_lines(self.orient(v), self.orient(y), gram))
+        gram, y_turned = gram.to(y.dtype), self.orient(y)
         if gram.shape[-4] == 1:
-            return torch.addcmul(v, self.turn(gram.squeeze(-3)), y)
+            return torch.addcmul(v, self.orient(gram.squeeze(-3)), y)
         image = (gram.expand(len(y), -1, -1, -1, -1) * y_turned[:, None]).sum(2)
-        return v + self.turn(image)
+        return v + self.orient(image)
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve (AAᵀ + diag ρ) z = r in closed form, r and ρ as for `System.gram_solve`.
@@ -269,17 +269,17 @@ class SDCassi(CodedSystem):
         """
         if tuple(r.shape[-3:]) != self.measurement_shape:
             refuse_shape("y", r, self.measurement_shape)
-        gram, r_turned, rho = self._get_gram(), self.turn(r), self._turn_damping(rho)
+        gram, r_turned, rho = self._get_gram(), self.orient(r), self._turn_damping(rho)
         if gram.shape[-4] != gram.shape[-3]:
-            return self.turn(solve_lines(r_turned, gram, rho, self.offsets))
-        return self.turn(ops.gram_solve(r_turned, gram, rho))
+            return self.orient(solve_lines(r_turned, gram, rho, self.offsets))
+        return self.orient(ops.gram_solve(r_turned, gram, rho))
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² in closed form, see `System.data_step`."""
         if self.shifts is not None:
             return super().data_step(v, y, rho)
-        v, y, mask = self.turn(v), self.turn(y), self.turn(self.mask)
-        return self.turn(
+        v, y, mask = self.orient(v), self.orient(y), self.orient(self.mask)
+        return self.orient(
             ops.data_step(v, y, mask, self.step, self._turn_damping(rho), self._fixed_gram)
         )
 
@@ -295,8 +295,8 @@ class SDCassi(CodedSystem):
         """
         if self.shifts is not None:
             raise ValueError("ratio_inverse: expected a camera with a step; use pinv instead")
-        mask = self.turn(self.mask)
-        return self.turn(ops.ratio_inverse(self.turn(y), mask, self.bands, self.step))
+        mask = self.orient(self.mask)
+        return self.orient(ops.ratio_inverse(self.orient(y), mask, self.bands, self.step))
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -324,17 +324,17 @@ class SDCassi(CodedSystem):
         if is_transient:
             return self._compute_spread()
         self._refresh_if_changed()
-        codes = self.turn(self.mask) if self._codes is None else self._codes
+        codes = self.orient(self.mask) if self._codes is None else self._codes
         return codes, self._taps, self._starts
 
     def _compute_spread(self) -> tuple[Tensor, Tensor, Tensor]:
         assert self.shifts is not None
         if self._codes_after_spread:
-            mask = canonical_mask(self.turn(self.mask))
+            mask = canonical_mask(self.orient(self.mask))
             return make_sharp_codes(mask, self.shifts, self.detector)
         taps, starts = make_band_taps(self.shifts, self.band_width)
         dtype = torch.promote_types(self.mask.dtype, torch.float32)
-        return self.turn(self.mask), taps.to(dtype), starts
+        return self.orient(self.mask), taps.to(dtype), starts
 
     def _get_gram(self) -> Tensor:
         """Return the gram of the present mask, with a gradient if the mask has one.
@@ -346,7 +346,7 @@ class SDCassi(CodedSystem):
         if self._fixed_gram is not None:
             return self._fixed_gram
         if self.shifts is None:
-            return ops.gram(self.turn(self.mask), self.bands, self.step)
+            return ops.gram(self.orient(self.mask), self.bands, self.step)
         if is_tracked(self.mask, self.shifts) or torch.compiler.is_compiling():
             return self._compute_gram(*self._get_spread())
         self._refresh_if_changed()
@@ -370,7 +370,7 @@ class SDCassi(CodedSystem):
 
     def _turn_damping(self, rho: float | Tensor) -> float | Tensor:
         # Only a ρ per pixel has rows and columns to exchange.
-        return self.turn(rho) if isinstance(rho, Tensor) and rho.ndim > 2 else rho
+        return self.orient(rho) if isinstance(rho, Tensor) and rho.ndim > 2 else rho
 
 
 def _register(module: nn.Module, name: str, value: Tensor, original: object) -> None:

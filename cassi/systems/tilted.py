@@ -97,13 +97,13 @@ class TiltedCassi(CoupledCassi):
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
         check_shape("x", x, self.cube_shape)
-        x, mask, width = self.turn(x), self.turn(self.mask), self.detector
-        return self.turn(forward_parts(x, mask, self._get_parts(), width))
+        x, mask, width = self.orient(x), self.orient(self.mask), self.detector
+        return self.orient(forward_parts(x, mask, self._get_parts(), width))
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
         check_shape("y", y, self.measurement_shape)
-        y, mask = self.turn(y), self.turn(self.mask)
+        y, mask = self.orient(y), self.orient(self.mask)
         x = y.new_zeros(len(y), self.bands, *mask.shape[-2:])
         if is_wrapped(mask):
             # If vmap maps the mask, x must be a mapped tensor too before it is changed in place.
@@ -113,7 +113,7 @@ class TiltedCassi(CoupledCassi):
         for part in reversed(self._get_parts()):
             image, band_mask = shift_lines(y, -part.down), _select_bands(mask, part.bands)
             x[:, part.bands] += ops.adjoint_taps(image, band_mask, part.taps, part.starts)
-        return self.turn(x)
+        return self.orient(x)
 
     def _describe_arguments(self) -> list[str]:
         first, last = (f"{self.across[i].item():.4g}" for i in (0, -1))
@@ -136,11 +136,11 @@ class TiltedCassi(CoupledCassi):
         return self._parts
 
     def _precondition(self, rho: Tensor) -> Apply:
-        damping = rho if rho.ndim < 2 else self.turn(rho)
+        damping = rho if rho.ndim < 2 else self.orient(rho)
 
         def solve_within_lines(z: Tensor) -> Tensor:
-            solution = solve_lines(self.turn(z), self._compute_line_gram(), damping, self.offsets)
-            return self.turn(solution).contiguous()
+            solution = solve_lines(self.orient(z), self._compute_line_gram(), damping, self.offsets)
+            return self.orient(solution).contiguous()
 
         return solve_within_lines
 
@@ -149,7 +149,7 @@ class TiltedCassi(CoupledCassi):
         """Return AAᵀ within each line, as `cassi.ops.gram_taps` returns it."""
         parts = self._get_parts()
         if self._gram is None:
-            mask, width = self.turn(self.mask), self.detector
+            mask, width = self.orient(self.mask), self.detector
             grams = []
             for part in parts:
                 band_mask = _select_bands(mask, part.bands)

@@ -24,7 +24,7 @@ from cassi.training.loggers import picture_logger
 from cassi.training.losses import MultiStage
 
 # Function that draws a picture: estimate and truth `(C, H, W)` → 8-bit RGB `(H, W, 3)`.
-Picture = Callable[[Tensor, Tensor], np.ndarray]
+PictureFunction = Callable[[Tensor, Tensor], np.ndarray]
 
 
 class Simulate(Protocol):
@@ -102,7 +102,7 @@ class Training(LightningModule):
         *,
         validate: Simulate | None = None,
         seed: int = 0,
-        pictures: Mapping[str, Picture] | None = None,
+        pictures: Mapping[str, PictureFunction] | None = None,
         channels_last: bool = False,
         pool: int | None = None,
         reuse: int | None = None,

@@ -246,11 +246,9 @@ def _draw(
         sheet.text(words, 0, -_CAPTION_HEIGHT - 7 - line_top, color=PALE)
     for row_index, row in enumerate(montage.rows):
         for column, picture in enumerate(row):
-            left, top = (
-                column * pitch_x + (pitch_x - _GAP) / 2,
-                row_index * pitch_y + row_height / 2,
-            )
-            sheet.image(picture, left - width / 2, top - height / 2, width, height)
+            center_x = column * pitch_x + (pitch_x - _GAP) / 2
+            center_y = row_index * pitch_y + row_height / 2
+            sheet.image(picture, center_x - width / 2, center_y - height / 2, width, height)
     for index, (label, color) in enumerate(montage.labels):
         row_index, column = divmod(index, n_columns)
         center = column * pitch_x + (pitch_x - _GAP) / 2

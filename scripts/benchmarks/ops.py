@@ -36,7 +36,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import cassi
-from cassi.ops._library import kernels
+from cassi.ops import _library
 from scripts.benchmarks.tables import Call, Parser, Table, time_calls, write_json
 
 Shape = tuple[int, ...]
@@ -247,7 +247,7 @@ def memory(settings: Settings) -> Iterator[Group]:
         "data_step": (partial(form["data_step"], x, y, m, rho=rho), (x, y, m, g)),
         # This operator reads the upstream gradient, the mask and the gram, but neither v nor y.
         "data_step_backward": (
-            partial(kernels.data_step_backward.default, x, x, y, *constants),
+            partial(_library.operators.data_step_backward.default, x, x, y, *constants),
             (x, m, g),
         ),
         "gram_solve": (partial(cassi.ops.gram_solve, y, g, rho), (y, g)),

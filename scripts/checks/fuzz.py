@@ -58,7 +58,7 @@ from cassi.data.scenes import load_scene
 from cassi.evaluation.records import Record, RecordFolder
 from cassi.models.load import Card, load_model, save_model
 from cassi.ops import _reference
-from cassi.ops._library import REFERENCES, SCHEMAS, kernels
+from cassi.ops._library import REFERENCES, SCHEMAS, operators
 from cassi.priors.weights import read_file
 from cassi.systems import Curve
 
@@ -212,7 +212,7 @@ class Call:
         """Call the operator with these arguments in place of `args`."""
         if self.public:
             return getattr(ops, self.name)(**dict(zip(self.args, args, strict=True)))
-        return getattr(kernels, self.name)(*args)
+        return getattr(operators, self.name)(*args)
 
     def is_documented(self, error: Exception) -> bool:
         """Tell whether the call may raise this error; operators of torch may also raise torch's."""

@@ -241,13 +241,13 @@ def _is_equal(a: Any, b: Any) -> bool:
     )
 
 
-def judge_end(number: int, status: int, log: Path) -> list[str]:
-    """Return the faults in a command's exit status and output after the signal `number`."""
+def judge_end(signal_number: int, status: int, log: Path) -> list[str]:
+    """Return the faults in a command's exit status and output after a signal."""
     text = log.read_text(errors="replace")
     faults = [f"a traceback: {text[-2000:]}"] if "Traceback" in text else []
     # Besides TERMINATED, two exit statuses are right: -SIGTERM if the command has not installed its
     # handler yet, and 0 if the command is done before it handles the signal.
-    if number == signal.SIGTERM and status not in (TERMINATED, -signal.SIGTERM, 0):
+    if signal_number == signal.SIGTERM and status not in (TERMINATED, -signal.SIGTERM, 0):
         faults.append(f"exit status {status}")
     if status == TERMINATED and text.count("terminated; ") != 1:
         faults.append(f"expected one line about the signal: {text[-500:]}")
@@ -263,10 +263,10 @@ def await_orphans() -> list[str]:
     deadline, reader = time.monotonic() + ORPHAN_SECONDS, sandboxed_reader.process_id()
     while orphans := [n for n in _children() if n != reader and not _has_ended(n)]:
         if time.monotonic() > deadline:
-            names = [Path(f"/proc/{number}/cmdline").read_text()[:80] for number in orphans]
-            for number in orphans:
-                os.kill(number, signal.SIGKILL)
-                os.waitpid(number, 0)
+            names = [Path(f"/proc/{process_id}/cmdline").read_text()[:80] for process_id in orphans]
+            for process_id in orphans:
+                os.kill(process_id, signal.SIGKILL)
+                os.waitpid(process_id, 0)
             return [f"process left: {name!r}" for name in names]
         time.sleep(0.02)
     return []
@@ -276,12 +276,12 @@ def _children() -> list[int]:
     return [int(n) for n in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
 
 
-def _has_ended(number: int) -> bool:
-    return os.waitpid(number, os.WNOHANG)[0] == number
+def _has_ended(process_id: int) -> bool:
+    return os.waitpid(process_id, os.WNOHANG)[0] == process_id
 
 
-def ends_before(number: int, seconds: float, pause: float) -> bool:
-    """Wait until process `number` has used so much CPU time, and then pause; tell if it has ended.
+def ends_before(process_id: int, seconds: float, pause: float) -> bool:
+    """Wait until a process has used so much CPU time, and then pause; tell whether it has ended.
 
     CPU time is used because, on a busy machine, wall-clock time does not say how far the process
     is.
@@ -289,12 +289,12 @@ def ends_before(number: int, seconds: float, pause: float) -> bool:
 
     def has_ended() -> bool:
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, number, options) is not None
+        return os.waitid(os.P_PID, process_id, options) is not None
 
     while not has_ended():
         # The name, in brackets, may contain spaces. User and system time are fields 14 and 15, or
         # 11 and 12 counted from 0 behind the name.
-        fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
         if (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") >= seconds:
             time.sleep(pause)
             break
@@ -313,9 +313,9 @@ def start(case: Case, folder: Path, begin: Callable[[], object] = lambda: None) 
     Returns:
         The process id of the new process.
     """
-    number = os.fork()
-    if number:
-        return number
+    process_id = os.fork()
+    if process_id:
+        return process_id
     status = 1
     try:
         with folder.with_suffix(".log").open("w") as stream:
@@ -353,9 +353,9 @@ def end_at_rename(count: int) -> None:
         setattr(os, name, end_after(getattr(os, name)))
 
 
-def wait(number: int) -> int:
-    """Wait for process `number`; return its exit status, or minus the signal that ended it."""
-    return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
+def wait(process_id: int) -> int:
+    """Wait for process `process_id`; return its exit status, or minus the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(process_id, 0)[1])
 
 
 @dataclass(frozen=True)
@@ -394,16 +394,16 @@ class Checker:
             folder = self.root / f"{name}-{run}"
             # The first run of a folder is always killed, and resumed ones in 65 % of all cases.
             while self.counts["kills"] < kills and (not folder.exists() or draw.random() < 0.65):
-                kind = draw.choice([signal.SIGKILL, signal.SIGTERM])
-                moment, number = draw.uniform(0, seconds[name]), start(self.cases[name], folder)
-                if ends_before(number, moment, draw.uniform(0, 0.1)):
-                    self.judge(f"{name} to its end", name, folder, wait(number))
+                signal_number = draw.choice([signal.SIGKILL, signal.SIGTERM])
+                moment, process_id = draw.uniform(0, seconds[name]), start(self.cases[name], folder)
+                if ends_before(process_id, moment, draw.uniform(0, 0.1)):
+                    self.judge(f"{name} to its end", name, folder, wait(process_id))
                     continue
-                os.kill(number, kind)
-                status = wait(number)
-                faults = judge_end(kind, status, folder.with_suffix(".log"))
+                os.kill(process_id, signal_number)
+                status = wait(process_id)
+                faults = judge_end(signal_number, status, folder.with_suffix(".log"))
                 self.counts["kills"] += 1
-                title = f"{name} {kind.name} after {moment:.2f} s, status {status}"
+                title = f"{name} {signal_number.name} after {moment:.2f} s, status {status}"
                 self.judge(title, name, folder, 0 if status == 0 else None, faults)
             status = wait(start(self.cases[name], folder))
             self.judge(f"{name} to its end", name, folder, status)

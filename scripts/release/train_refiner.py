@@ -191,7 +191,7 @@ def gather(settings: Any, pool: ProcessPoolExecutor) -> Iterator[Sample]:
     for content in pool.map(run, range(settings.batches)):
         truth, y, system = torch.load(io.BytesIO(content), map_location=device, weights_only=False)
         system = system.to(device)
-        x, _, noise = net.begin(y, system)
+        x, _, noise = net.run_start(y, system)
         assert noise is not None
         if float(noise.max()) < MAX_NOISE:
             yield Sample(truth, y, system, x.half(), noise)

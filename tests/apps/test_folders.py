@@ -109,7 +109,7 @@ def test_sweeps_of_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
         told = {"hydra": [], "task": []}
         hydra = {"sweep": {"dir": "sweeps/${now:%Y}"}, "overrides": told}
         config = OmegaConf.create({"hydra": hydra})
-        folders.OneCommand().on_multirun_start(config)
+        folders.FolderReservation().on_multirun_start(config)
         places.append(config.hydra.sweep.dir)
     assert places[1] == f"{places[0]}_2"
     # The configs of the jobs are composed from these.

@@ -298,7 +298,7 @@ class Own_returned(torch.nn.Module):
     ("options", "returned", "said"),
     [
         ([], "[x, x]", r"Own_returned.forward \(mymod.py, line 22\).*got list; stages"),
-        ([], "x.detach()", r"\(mymod.py, line 22\): expected .*got a detached one"),
+        ([], "x.detach()", r"\(mymod.py, line 22\): expected .*got a detached tensor"),
         ([], "x[:, :1]", r"\(mymod.py, line 22\): .*got \(1, 1, 16, 16\)$"),
         (["loss=own_vector"], "x", r"own_vector \(mymod.py, line 5\): .* got \(1, 16\); .*mean"),
         (["loss=own_int"], "x", r"OwnInt.forward \(mymod.py, line 12\): .* got int$"),

@@ -42,7 +42,7 @@ def frame(camera, axis=-1):
 
 def optics(camera):
     offsets = torch.tensor(camera.offsets, dtype=torch.float64)
-    return Optics(camera.turn(camera.mask), offsets)
+    return Optics(camera.orient(camera.mask), offsets)
 
 
 def test_it_is_that_of_a_dense_gaussian(mask, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from shared import seeded
 
-from cassi.data.augment import Augment, augmented_crop, random_crop, turn
+from cassi.data.augment import Augment, augmented_crop, random_crop, rotate_or_flip
 from cassi.data.scenes import Scene
 
 NO_VARIATIONS = Augment(flip=False, rotate=False, splice=0.0)
@@ -55,7 +55,7 @@ def test_flips_and_turns_are_all_drawn():
 def test_turn(turns, flips):
     cube = _scene(4, 6).cube
     dims = [dim for dim, flip in zip((-2, -1), flips, strict=True) if flip]
-    result = turn(cube, turns, *map(bool, flips))
+    result = rotate_or_flip(cube, turns, *map(bool, flips))
     assert torch.equal(result, torch.rot90(cube, turns, (-2, -1)).flip(dims))
     assert result.is_contiguous()
 

@@ -10,7 +10,7 @@ import cassi
 from cassi.models.export import MeasurementToCube, export, export_onnx
 from cassi.models.registry import find_model, list_models
 from cassi.ops import _plain
-from cassi.ops._library import kernels
+from cassi.ops._library import operators
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/export.md"
 QUICK = ("gap_net", "hdnet", "lambda_net")
@@ -113,4 +113,4 @@ def test_the_plain_scan_is_that_of_the_kernel():
     b, c = torch.randn(2, 2, 37, 4, generator=generator).unbind()
     rates = -torch.rand(1, 5, 4, generator=generator)
     values = (u, delta, rates, b, c)
-    torch.testing.assert_close(_plain.selective_scan(*values), kernels.selective_scan(*values))
+    torch.testing.assert_close(_plain.selective_scan(*values), operators.selective_scan(*values))

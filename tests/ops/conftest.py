@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cassi import ops
 from cassi.ops import _reference
-from cassi.ops._library import REFERENCES, kernels
+from cassi.ops._library import REFERENCES, operators
 
 RANK = 3
 # Whose compiled kernels are held against the reference; scripts/checks/gpu.sh says "cuda".
@@ -66,7 +66,7 @@ def full_masks():
 
 def schema(name):
     """Return the names of an operator's arguments, among others."""
-    return getattr(kernels, name).default._schema
+    return getattr(operators, name).default._schema
 
 
 def _results(value):
@@ -152,7 +152,7 @@ def parity(compiled):
         args = tuple(_on_device(value) if isinstance(value, Tensor) else value for value in args)
         tensors = [value for value in args if isinstance(value, Tensor)]
         before = [(value, value._version, value.clone()) for value in tensors]
-        kernel = getattr(kernels, name)
+        kernel = getattr(operators, name)
         got = _results(kernel(*args))
         for value, version, copy in before:
             assert value._version == version

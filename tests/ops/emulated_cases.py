@@ -11,7 +11,7 @@ from shared import before_a_push, diagonal
 from torch import Tensor
 
 from cassi import ops
-from cassi.ops._library import kernels
+from cassi.ops._library import operators
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 # Shared memory that a block may ask for, in KB: none beyond that of every device, RTX, H100.
@@ -65,7 +65,7 @@ def test_units_of_every_width(name, dtype, parity, camera_arguments):
             args = camera_arguments(name, size, step, 1, *shares, dtypes=(dtype,) * 3, rho=rho)
             for layout in LAYOUTS:
                 parity(name, *_turn(args, layout))
-    if "channels_last" in str(getattr(kernels, name).default._schema):
+    if "channels_last" in str(getattr(operators, name).default._schema):
         args = camera_arguments(name, (2, 28, 3, 16), -2, dtypes=(dtype,) * 3)
         parity(name, *args[:-1], True)
 
@@ -202,10 +202,10 @@ def test_nothing(name, parity, camera_arguments):
 def test_two_host_threads(camera_arguments):
     """Neither lowers the limit of shared memory that the other has just raised."""
     calls = [camera_arguments("data_step", (1, 28, 1, width), 0) for width in (460, 700, 1100)]
-    expected = [kernels.data_step(*args) for args in calls]
+    expected = [operators.data_step(*args) for args in calls]
 
     def call(k):
-        return torch.equal(kernels.data_step(*calls[k % 3]), expected[k % 3])
+        return torch.equal(operators.data_step(*calls[k % 3]), expected[k % 3])
 
     with ThreadPoolExecutor(3) as pool:
         assert all(pool.map(call, range(60)))
@@ -216,21 +216,21 @@ def test_lack_of_scratch_memory_reads_as_such(name, camera_arguments, monkeypatc
     args = camera_arguments(name, (2, 5, 9, 33), 2, shots=5, mask_bands=5)
     monkeypatch.setenv("CASSI_EMULATED_MEMORY", "1")
     with pytest.raises(RuntimeError, match=r"can't allocate memory for [0-9]+ bytes"):
-        getattr(kernels, name)(*args)
+        getattr(operators, name)(*args)
 
 
 def test_lack_of_memory_at_launch_reads_as_such(camera_arguments, monkeypatch):
     """In words that the commands know."""
     monkeypatch.setenv("CASSI_EMULATED_FAIL", "2")
     with pytest.raises(RuntimeError, match="can't allocate memory: kernel launch"):
-        kernels.forward(*camera_arguments("forward"))
+        operators.forward(*camera_arguments("forward"))
 
 
 def test_a_device_that_failed_before_is_not_called_full(camera_arguments, monkeypatch):
     monkeypatch.setenv("CASSI_EMULATED_MEMORY", "1")
     monkeypatch.setenv("CASSI_EMULATED_BROKEN", "1")
     with pytest.raises(RuntimeError, match="the device failed earlier"):
-        kernels.gram_solve(*camera_arguments("gram_solve", (2, 5, 9, 33), shots=5, mask_bands=5))
+        operators.gram_solve(*camera_arguments("gram_solve", (2, 5, 9, 33), shots=5, mask_bands=5))
 
 
 def test_a_device_of_too_little_shared_memory_is_told(parity, monkeypatch):
@@ -239,4 +239,4 @@ def test_a_device_of_too_little_shared_memory_is_told(parity, monkeypatch):
     x = torch.rand(1, 2, 40, 50)
     parity("tv_prox", x, torch.tensor([0.1]), 5, 0)
     with pytest.raises(RuntimeError, match=r"69632 bytes .* has 65536: use float32"):
-        kernels.tv_prox(x.double(), torch.tensor([0.1]), 5, 0)
+        operators.tv_prox(x.double(), torch.tensor([0.1]), 5, 0)

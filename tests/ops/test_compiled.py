@@ -11,7 +11,7 @@ from shared import python
 from torch import Tensor
 
 from cassi import ops
-from cassi.ops._library import SCHEMAS, kernels
+from cassi.ops._library import SCHEMAS, operators
 
 # Arguments of the other operators, in float32.
 OTHERS = {
@@ -280,7 +280,7 @@ def test_same_bits_for_every_thread_count(name, camera_arguments, assert_same_bi
     )
 
     def run():
-        results = [getattr(kernels, name)(*args) for args in cases]
+        results = [getattr(operators, name)(*args) for args in cases]
         return [t for r in results for t in (r if isinstance(r, tuple) else (r,))]
 
     assert_same_bits(run)

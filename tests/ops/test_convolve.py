@@ -8,7 +8,7 @@ from shared import rand
 from cassi import ops
 from cassi.models.layers import ConvPair, ResidualSequence
 from cassi.ops import _convolve
-from cassi.ops._library import kernels
+from cassi.ops._library import operators
 
 X, W, B = rand(2, 5, 30, 21).float(), rand(7, 5, 3, 3).float() - 0.5, rand(7).float()
 
@@ -27,7 +27,7 @@ def test_equals_torch(size, adds, rectify):
     r = rand(2, 7, *size).float() - 2 if adds else None
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-13)):
         tensors = (t if t is None else t.to(dtype) for t in (x, W, B, r))
-        got = kernels.convolve3x3(*tensors, rectify)
+        got = operators.convolve3x3(*tensors, rectify)
         assert got.dtype == dtype
         torch.testing.assert_close(
             got.double(), _expected(x, r, rectify), rtol=tolerance, atol=10 * tolerance
@@ -95,7 +95,10 @@ def test_layers_give_what_they_gave():
 def test_what_is_not_finite_spreads_over_its_tiles_only(value):
     x = X.clone()
     x[0, 2, 9, 10] = value
-    got, clean = kernels.convolve3x3(x, W, B, None, True), kernels.convolve3x3(X, W, B, None, True)
+    got, clean = (
+        operators.convolve3x3(x, W, B, None, True),
+        operators.convolve3x3(X, W, B, None, True),
+    )
     spoilt = got.isnan() | got.isinf()
     assert spoilt[0, :, 8:11, 9:12].any(1).any(1).any()
     assert torch.equal(got[1], clean[1])

@@ -8,7 +8,7 @@ import torch
 from kernel_calls import B, C, kernel_calls
 from torch import Tensor
 
-from cassi.ops._library import SCHEMAS, kernels
+from cassi.ops._library import SCHEMAS, operators
 from scripts.checks import fuzz
 
 if not torch.cuda.is_available():
@@ -45,7 +45,7 @@ def _channels_last(value):
 
 
 def _compare(name, args, layout=lambda t: t):
-    kernel = getattr(kernels, name)
+    kernel = getattr(operators, name)
     args = [layout(value) if isinstance(value, Tensor) else value for value in args]
     expected, got, again = kernel(*args), kernel(*_moved(args)), kernel(*_moved(args))
     for e, g, a in zip(*map(_tuple, (expected, got, again)), strict=True):
@@ -95,7 +95,7 @@ def test_every_operator(name, dtype, shots, samples, bands):
 def test_graph_capture(camera_arguments, name, shots):
     """A captured call reads what its tensors hold when the graph is replayed."""
     args = _moved(camera_arguments(name, (2, 28, 5, 64), 2, shots))
-    kernel = getattr(kernels, name)
+    kernel = getattr(operators, name)
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):  # kernels are loaded, and shared memory is asked for, before
         kernel(*args)
@@ -115,7 +115,7 @@ def test_graph_capture(camera_arguments, name, shots):
 def test_side_stream(camera_arguments, name):
     """A call is queued on the current stream, behind what is to fill its tensors there."""
     args = _moved(camera_arguments(name, (2, 28, 5, 64), 2))
-    expected = getattr(kernels, name)(*args)
+    expected = getattr(operators, name)(*args)
     late = [torch.full_like(v, torch.nan) if isinstance(v, Tensor) else v for v in args]
     side = torch.cuda.Stream()
     torch.cuda.synchronize()
@@ -124,7 +124,7 @@ def test_side_stream(camera_arguments, name):
         for value, source in zip(late, args, strict=True):
             if isinstance(value, Tensor):
                 value.copy_(source)
-        got = getattr(kernels, name)(*late)
+        got = getattr(operators, name)(*late)
     side.synchronize()
     assert _equal(got, expected)
 
@@ -135,10 +135,10 @@ def test_second_device(camera_arguments, name):
     if torch.cuda.device_count() < 2:
         pytest.skip("there is one CUDA device")
     args = camera_arguments(name, (1, 28, 2, 1100), 0)  # more than the 48 KB of every kernel
-    expected = getattr(kernels, name)(*_moved(args, "cuda:0"))
+    expected = getattr(operators, name)(*_moved(args, "cuda:0"))
     for current in (0, 1):
         with torch.cuda.device(current):
-            got = getattr(kernels, name)(*_moved(args, "cuda:1"))
+            got = getattr(operators, name)(*_moved(args, "cuda:1"))
         assert all(result.device == torch.device("cuda:1") for result in _tuple(got))
         for result, other in zip(_tuple(got), _tuple(expected), strict=True):
             torch.testing.assert_close(result.cpu(), other.cpu())
@@ -147,12 +147,12 @@ def test_second_device(camera_arguments, name):
 def test_two_host_threads(camera_arguments):
     """Each with a stream; neither lowers the limit of shared memory that the other has raised."""
     calls = [_moved(camera_arguments("data_step", (1, 28, 1, w), 0)) for w in (460, 700, 1100)]
-    expected = [kernels.data_step(*args).cpu() for args in calls]
+    expected = [operators.data_step(*args).cpu() for args in calls]
     torch.cuda.synchronize()
 
     def call(k):
         with torch.cuda.stream(torch.cuda.Stream()):
-            return torch.equal(kernels.data_step(*calls[k % 3]).cpu(), expected[k % 3])
+            return torch.equal(operators.data_step(*calls[k % 3]).cpu(), expected[k % 3])
 
     with ThreadPoolExecutor(3) as pool:
         assert all(pool.map(call, range(60)))

@@ -6,7 +6,7 @@ from kernel_calls import kernel_calls
 from torch import Tensor
 
 from cassi import ops
-from cassi.ops._library import SCHEMAS, kernels
+from cassi.ops._library import SCHEMAS, operators
 
 # Their results have the dtype of the sums, or their digits are those of a decomposition.
 EXACT = ("gram", "shrink_groups", "orthogonal_iteration", "mask_adjoint", "mask_adjoint_taps")
@@ -25,8 +25,8 @@ def _converted(args, dtype):
 @pytest.mark.parametrize("shots", [1, 2])
 def test_half_is_single_rounded(name, dtype, shots):
     args = _converted(kernel_calls(shots, 1, 3)[name], dtype)
-    got = getattr(kernels, name)(*args)
-    expected = getattr(kernels, name)(*_converted(args, torch.float32))
+    got = getattr(operators, name)(*args)
+    expected = getattr(operators, name)(*_converted(args, torch.float32))
     for g, e in zip(*((r,) if isinstance(r, Tensor) else r for r in (got, expected)), strict=True):
         assert g.dtype in (dtype, torch.float32)  # a dual keeps the precision of its sums
         assert torch.equal(g, e.to(g.dtype))

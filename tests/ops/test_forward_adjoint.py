@@ -8,7 +8,7 @@ import torch
 from shared import rand
 
 from cassi import ops
-from cassi.ops._library import kernels
+from cassi.ops._library import operators
 
 BANDS, HEIGHT, WIDTH = 4, 3, 5
 STEPS = [2, -1, 0, 3, -4, 7]  # 7 > W leaves columns that no band reaches
@@ -94,7 +94,7 @@ def test_mask_adjoint(step, per_sample, per_band):
         full[b, k, c, h, w] = x[b, c, h, w] * y[b, k, h, w + start]
     expected = full if per_sample else full.sum(0, keepdims=True)
     expected = expected if per_band else expected.sum(2, keepdims=True)
-    _equal(kernels.mask_adjoint(x, y, step, per_sample, per_band), expected)
+    _equal(operators.mask_adjoint(x, y, step, per_sample, per_band), expected)
 
 
 @pytest.mark.parametrize("name", ["plane", "bands", "shot", "one_sample"])

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from cassi import ops
-from cassi.ops._library import SCHEMAS, kernels
+from cassi.ops._library import SCHEMAS, operators
 
 # Operators whose kernels have no gradient: the public functions choose the reference.
 PUBLIC = {name: getattr(ops, name) for name in ("shrink_groups", "orthogonal_iteration")}
@@ -22,12 +22,12 @@ def _data_step(v, y, mask, gram, rho, step):
 def _gram_solve(r, gram, rho):
     """Solve for a symmetric matrix at each pixel, whatever the argument is."""
     pairs = torch.einsum("skmhw,slmhw->sklhw", gram, gram)
-    return kernels.gram_solve(r, pairs, rho)
+    return operators.gram_solve(r, pairs, rho)
 
 
 def _band_solve(r, gram, rho):
     own, beyond = gram.split((r.shape[1], gram.shape[1] - r.shape[1]), 1)
-    return kernels.band_solve(r, torch.cat(((own + own.transpose(1, 2)) / 2, beyond), 1), rho)
+    return operators.band_solve(r, torch.cat(((own + own.transpose(1, 2)) / 2, beyond), 1), rho)
 
 
 FUNCTIONS = PUBLIC | {"data_step": _data_step, "gram_solve": _gram_solve}
@@ -42,8 +42,8 @@ def test_all_arguments_together(name, shots, samples, bands, seed):
     """With one ρ for a sample, and one for each pixel; some of these are infinite."""
     values = list(kernel_calls(shots, samples, bands, seed=seed)[name])
     places = [i for i, v in enumerate(values) if isinstance(v, Tensor) and v.is_floating_point()]
-    function = FUNCTIONS.get(name, getattr(kernels, name))
-    named = [argument.name for argument in getattr(kernels, name).default._schema.arguments]
+    function = FUNCTIONS.get(name, getattr(operators, name))
+    named = [argument.name for argument in getattr(operators, name).default._schema.arguments]
     absent = None
     if "rho" in named and shots > 1:
         absent = torch.rand(values[named.index("rho")].shape) < 0.2
@@ -115,7 +115,7 @@ def test_data_step_one_argument_at_a_time(argument, rho):
 @pytest.mark.parametrize("name", ["gram_solve", "data_step", "band_solve"])
 def test_pixels_of_infinite_rho_have_no_gradient(name):
     values = list(kernel_calls(2)[name])
-    named = [argument.name for argument in getattr(kernels, name).default._schema.arguments]
+    named = [argument.name for argument in getattr(operators, name).default._schema.arguments]
     at = named.index("rho")
     absent = torch.rand(values[at].shape) < 0.3
     values[at] = torch.where(absent, torch.inf, values[at]).requires_grad_()
@@ -136,7 +136,7 @@ def test_pixels_of_infinite_rho_have_no_gradient(name):
 def test_gradients_have_the_dtype_of_their_argument(name):
     """One argument in bfloat16, the others in float32."""
     values = kernel_calls(1, 1, C, torch.float32)[name]
-    function = FUNCTIONS.get(name, getattr(kernels, name))
+    function = FUNCTIONS.get(name, getattr(operators, name))
     places = [i for i, v in enumerate(values) if isinstance(v, Tensor) and v.is_floating_point()]
     for half in places:
         gradients = []

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cassi import ops
 from cassi.ops import _library
-from cassi.ops._library import kernels
+from cassi.ops._library import operators
 
 # Only called where none is recorded.
 WITHOUT_GRADIENT = ("shrink_groups", "convolve3x3", "orthogonal_iteration")
@@ -49,7 +49,7 @@ def test_opcheck(name, k, samples, bands, dtype):
     tests = ["test_schema", "test_faketensor"]
     if dtype == torch.float64:
         tests += ["test_autograd_registration"]
-    torch.library.opcheck(getattr(kernels, name).default, arguments, test_utils=tests)
+    torch.library.opcheck(getattr(operators, name).default, arguments, test_utils=tests)
 
 
 def _cells(x):  # (N, 8, F), (N, 3)
@@ -224,7 +224,10 @@ def test_a_driver_that_cannot_be_asked_does_not_keep_torch_from_its_device(monke
     monkeypatch.setattr(_library.ctypes, "CDLL", missing)
     library = tmp_path / "_cuda.so"
     library.write_bytes(b"cassi-cuda-build:13.0 80-real;")
-    with pytest.warns(RuntimeWarning, match=r"asking the driver .*libcuda\.so\.1: cannot open"):
+    message = r"driver could not be asked .*libcuda\.so\.1: cannot open"
+    with pytest.warns(RuntimeWarning, match=message):
+        RuntimeWarning, match=r"driver could not be asked .*libcuda\.so\.1: cannot open"
+    ):
         _library._load_cuda(library)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from shared import rand
 
-from cassi.ops._library import kernels
+from cassi.ops._library import operators
 from cassi.ops._plain import ONNX_DECOMPOSITIONS
 
 B, C, H, W = 2, 3, 4, 5
@@ -15,7 +15,7 @@ B, C, H, W = 2, 3, 4, 5
 def test_plain_equals_the_kernels(step, samples, bands):
     wide = W + (C - 1) * abs(step)
     x, y, m = rand(B, C, H, W), rand(B, 1, H, wide, seed=1), rand(samples, 1, bands, H, W, seed=2)
-    gram, rho = kernels.gram(m, C, step), rand(B, 1, 1, 1, seed=3)
+    gram, rho = operators.gram(m, C, step), rand(B, 1, 1, 1, seed=3)
     rho[0] = 0
     basis = rand(B, C, 2, seed=4)
     dual = rand(B, 2, C, H, W, seed=5, low=-0.5)
@@ -50,6 +50,6 @@ def test_plain_equals_the_kernels(step, samples, bands):
 def test_several_shots_do_not_export():
     gram = torch.ones(1, 2, 2, H, W)
     with pytest.raises(ValueError, match="expected one shot to export, got 2"):
-        ONNX_DECOMPOSITIONS[kernels.gram_solve.default](
+        ONNX_DECOMPOSITIONS[operators.gram_solve.default](
             rand(B, 2, H, W), gram, torch.ones(1, 1, 1, 1)
         )

@@ -11,7 +11,7 @@ import torch
 from kernel_calls import STEP, WIDE, B, C, H, W, kernel_calls
 from torch import Tensor
 
-from cassi.ops._library import kernels
+from cassi.ops._library import operators
 
 pytestmark = pytest.mark.usefixtures("compiled")
 K = 2
@@ -44,7 +44,7 @@ FREE = {
 
 
 def _call(name, *args):
-    return getattr(kernels, name)(*args)
+    return getattr(operators, name)(*args)
 
 
 def _dimensions(name):
@@ -151,13 +151,13 @@ def test_wrong_numbers(name):
 def test_gradient_without_samples():
     args = list(FITTING["data_step_backward"])
     args[:6] = [args[0][:0], args[1][:0], args[2][:0], args[3][:1], args[4][:1], args[5][:1]]
-    *grads, grad_mask, grad_rho = kernels.data_step_backward(*args)
+    *grads, grad_mask, grad_rho = operators.data_step_backward(*args)
     assert [tuple(g.shape) for g in grads] == [(0, C, H, W), (0, K, H, WIDE)]
     assert torch.equal(grad_mask, torch.zeros(1, K, C, H, W))
     assert tuple(grad_rho.shape) == (0, K, H, WIDE)
     args[5] = args[5][..., :1, :1, :1]
-    assert tuple(kernels.data_step_backward(*args)[-1].shape) == (0, 1, H, 1)
-    m = kernels.mask_adjoint(args[0], args[2], STEP, False, True)
+    assert tuple(operators.data_step_backward(*args)[-1].shape) == (0, 1, H, 1)
+    m = operators.mask_adjoint(args[0], args[2], STEP, False, True)
     assert torch.equal(m, torch.zeros(1, K, C, H, W))
 
 
@@ -239,7 +239,7 @@ def test_huge_calls_fail_softly():
 @pytest.mark.parametrize("iterations", [2**40, 2**63 - 1])
 def test_iterations_on_nothing(iterations):
     x = torch.ones(0, C, H, W)
-    assert kernels.tv_prox(x, torch.ones(1), iterations, False).shape == x.shape
+    assert operators.tv_prox(x, torch.ones(1), iterations, False).shape == x.shape
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from cassi.ops._library import kernels
+from cassi.ops._library import operators
 from cassi.ops._signal import convolve1d, sample_volume, trilinear
 
 SIZES = [(1, 1), (7, 1), (1, 4), (6, 3), (3, 6), (5, 5)]
@@ -61,7 +61,7 @@ def test_convolution_against_numpy(n, m, layout):
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (7, 1), (6, 3), (7, 6), (5, 5)])
 def test_correlation_is_the_adjoint_of_convolution(n, m):
     g, v = _rand(4, n), _rand(4, m)
-    got = kernels.correlate1d(_turned(g), _turned(v))
+    got = operators.correlate1d(_turned(g), _turned(v))
     expected = np.stack(
         [np.correlate(x, k, "valid") for x, k in zip(g.numpy(), v.numpy(), strict=True)]
     )
@@ -154,8 +154,8 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 CASES = {
     "convolve1d": (convolve1d, (_rand(3, 6), _rand(3, 4))),
-    "correlate1d": (kernels.correlate1d, (_rand(3, 6), _rand(3, 4))),
-    "correlate1d_long": (kernels.correlate1d, (_rand(3, 6), _rand(3, 5))),
+    "correlate1d": (operators.correlate1d, (_rand(3, 6), _rand(3, 4))),
+    "correlate1d_long": (operators.correlate1d, (_rand(3, 6), _rand(3, 5))),
     "trilinear": (trilinear, (_rand(4, 8, 2), _rand(4, 3))),
     "sample_volume": (sample_volume, (_rand(2, 3, 1, 4), 1.2 * _rand(4, 3))),
 }

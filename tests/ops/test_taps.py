@@ -5,7 +5,7 @@ import torch
 from shared import rand
 
 from cassi import ops
-from cassi.ops._library import kernels
+from cassi.ops._library import operators
 
 B, C, H, W = 2, 4, 3, 7
 
@@ -114,8 +114,8 @@ def test_whole_pixels_are_the_camera_with_a_step_to_the_bit(step, shots, bands):
             for per_band in (False, True):
                 args = (True, per_band)
                 given = x, y, weights[None], starts[None], False
-                got = kernels.mask_adjoint_taps(*given, *args)
-                assert torch.equal(got, kernels.mask_adjoint(x, y, step, *args))
+                got = operators.mask_adjoint_taps(*given, *args)
+                assert torch.equal(got, operators.mask_adjoint(x, y, step, *args))
 
 
 def test_half_a_pixel_by_hand():

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 import cassi
 from cassi import ops
 from cassi.ops import _library
-from cassi.ops._library import kernels
+from cassi.ops._library import operators
 
 N = 3
 
@@ -47,7 +47,7 @@ def _mapped(name, kernel):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_vmap_equals_a_loop(name):
-    function, tensors = _mapped(name, getattr(kernels, name))
+    function, tensors = _mapped(name, getattr(operators, name))
     for shared in range(-1, len(tensors) - 1):  # one tensor at a time is not mapped
         arguments = [t[0] if i == shared else t for i, t in enumerate(tensors)]
         dims = tuple(None if i == shared else 0 for i in range(len(tensors)))
@@ -66,10 +66,10 @@ def test_vmap_equals_a_loop(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_tangents_and_gradients(name):
     """vjp, jvp, jacrev, jacfwd, vmap of grad and grad of vmap, with respect to all tensors."""
-    function, tensors = _mapped(name, NOT_OF_THE_KERNEL.get(name, getattr(kernels, name)))
+    function, tensors = _mapped(name, NOT_OF_THE_KERNEL.get(name, getattr(operators, name)))
     many = [t.double() for t in tensors]
     if name == "data_step":  # a function of the mask
-        many[3] = torch.stack([kernels.gram(m, C, STEP) for m in many[2]])
+        many[3] = torch.stack([operators.gram(m, C, STEP) for m in many[2]])
     one, ways = [t[0] for t in many], [t[1] for t in many]
 
     def flat(*values):
@@ -102,10 +102,10 @@ def test_tangents_and_gradients(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tangents_without_a_transform(name):
-    function, tensors = _mapped(name, NOT_OF_THE_KERNEL.get(name, getattr(kernels, name)))
+    function, tensors = _mapped(name, NOT_OF_THE_KERNEL.get(name, getattr(operators, name)))
     one, ways = ([t[i].double() for t in tensors] for i in (0, 1))
     if name == "data_step":
-        one[3] = kernels.gram(one[2], C, STEP)
+        one[3] = operators.gram(one[2], C, STEP)
     _, expected = jvp(function, tuple(one), tuple(ways))
     with forward_ad.dual_level():
         dual = function(*map(forward_ad.make_dual, one, ways))

@@ -15,7 +15,7 @@ from cassi.systems.examples import EXAMPLES
 # One of each class, and further ones whose operators are others.
 SOME = [*systems_of_each_class(), "sd_offsets", "sd_two_shots"]
 # All derivatives of these take little; of cameras that iterate one stands for the others.
-QUICK = [name for name in SOME if EXAMPLES[name]().is_closed or name == "tilted"]
+QUICK = [name for name in SOME if EXAMPLES[name]().has_closed_form or name == "tilted"]
 close = torch.testing.assert_close
 
 

@@ -346,7 +346,7 @@ def test_a_compiled_camera_follows_its_mask(name):
         pytest.skip("a system without a mask of its own")
     twin.load_state_dict(twin.state_dict() | {"mask": 0.5 * twin.mask})
     x, y = _pair(system)
-    function = _all_outputs if system.is_closed else lambda s, x, y: (s(x), s.adjoint(y))
+    function = _all_outputs if system.has_closed_form else lambda s, x, y: (s(x), s.adjoint(y))
     torch._dynamo.reset()
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     compiled(system, x, y)
@@ -358,7 +358,7 @@ def test_a_compiled_camera_follows_its_mask(name):
 @pytest.mark.parametrize("name", [*systems_of_each_class(), "sd_offsets", "sd_two_shots"])
 def test_a_run_has_the_camera_of_its_begin(name):
     system = EXAMPLES[name]()
-    if not system.is_closed or "mask" not in system.state_dict():
+    if not system.has_closed_form or "mask" not in system.state_dict():
         pytest.skip("a run of another kind")
     v, y = _pair(system)
     for factor in (1.0, 0.5):

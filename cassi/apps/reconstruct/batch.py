@@ -57,7 +57,7 @@ def recover_batch(
     settings: Reconstruct,
     root: Path,
     recipe: Recipe,
-    following: SequenceReconstructor | None,
+    sequence: SequenceReconstructor | None,
     batch: Sequence[SnapshotFiles],
 ) -> Iterator[tuple[SnapshotFiles, Result | Exception]]:
     """Read and reconstruct snapshots; yield the result of each, or the exception it raised.
@@ -66,7 +66,7 @@ def recover_batch(
         settings: settings of the command.
         root: folder of the results; each snapshot has a folder in it.
         recipe: makes the method.
-        following: reconstructs the snapshots of a sequence in their order; None if there is no
+        sequence: reconstructs the snapshots of a sequence in their order; None if there is no
             sequence.
         batch: the snapshots.
     """
@@ -77,10 +77,10 @@ def recover_batch(
             yield files, prepared_pair
             continue
         snapshot, method = prepared_pair
-        # `following` is used only if it wraps this same method. It does not for the camera of a
+        # `sequence` is used only if it wraps this same method. It does not for the camera of a
         # video: there `prepare` chooses a method for video frames, which has no warm start.
-        if following is not None and without_grid(method) is following.method:
-            method = with_grid_of(method, following)
+        if sequence is not None and without_grid(method) is sequence.method:
+            method = with_grid_of(method, sequence)
         group = next((g for g in groups if _can_share(g[0][1], snapshot, method)), None)
         if group is None:
             groups.append(group := [])

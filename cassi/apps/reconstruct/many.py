@@ -105,8 +105,8 @@ def reconstruct_many(settings: Reconstruct, run: Run, workers: Workers | None) -
     print(*map(printable, notes), f"{count_text}{finished_text}", sep="\n", flush=True)
     batches = [remaining_snapshots[i : i + size] for i in range(0, len(remaining_snapshots), size)]
     cubes = _prepare_store(settings, run.folder, recipe, snapshots) if remaining_snapshots else None
-    following = _start_sequence(recipe) if settings.sequence else None
-    job = functools.partial(reconstruct_batch, settings, run.folder, cubes, following)
+    sequence = _start_sequence(recipe) if settings.sequence else None
+    job = functools.partial(reconstruct_batch, settings, run.folder, cubes, sequence)
     for batch, outcomes in run_jobs(workers, job, batches):
         if isinstance(outcomes, LostWorker):
             outcomes = [_failed_outcome(outcomes)] * len(batch)
@@ -145,7 +145,7 @@ def reconstruct_batch(
     settings: Reconstruct,
     root: Path,
     store: CubeStore | None,
-    following: SequenceReconstructor | None,
+    sequence: SequenceReconstructor | None,
     batch: Sequence[SnapshotFiles],
 ) -> list[Outcome]:
     """Reconstruct a batch of snapshots and write their results; this is a job.
@@ -156,7 +156,7 @@ def reconstruct_batch(
         settings: settings of the command.
         root: folder of the results; each snapshot has a folder in it.
         store: the store of all cubes. If None, each cube is a file in the folder of its snapshot.
-        following: reconstructs the snapshots of a sequence in their order; None if there is no
+        sequence: reconstructs the snapshots of a sequence in their order; None if there is no
             sequence.
         batch: the snapshots.
 
@@ -166,7 +166,7 @@ def reconstruct_batch(
     if settings.memory_budget is not None:
         return [_reconstruct_in_blocks(settings, root, snapshot) for snapshot in batch]
     recipe = make_once(make_recipe, settings)
-    results_by_snapshot = dict(recover_batch(settings, root, recipe, following, batch))
+    results_by_snapshot = dict(recover_batch(settings, root, recipe, sequence, batch))
     return [
         _write_result(settings, root, store, snapshot, results_by_snapshot[snapshot])
         for snapshot in batch

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
     from cassi.training.data import TrainingData
-    from cassi.training.module import Picture
+    from cassi.training.module import PictureFunction
 
 UNLIMITED_SAMPLES = 2**40
 """Number of samples of a training that only a time limit ends."""
@@ -374,7 +374,7 @@ def open_services(loggers: Sequence[Any], settings: Train, folder: Path) -> None
         write_run_ids(folder, ids)
 
 
-def make_pictures(wavelengths: tuple[float, ...]) -> dict[str, Picture]:
+def make_pictures(wavelengths: tuple[float, ...]) -> dict[str, PictureFunction]:
     """Return functions that draw a validation scene, by name: (estimate, truth) → picture."""
     from cassi import viz
 

@@ -104,7 +104,7 @@ def test_captures_are_evaluated_under_their_published_names(evaluate, results, r
         (["data.crop=30"], "take MaskCrops with data.simulator.masks._target_="),
         (["data.scale=65536"], "data.scale: expected auto, data=mst has scales of its own"),
         (["data.augment.mix=0.5"], "data.augment is null"),
-        (["recipe=saunet"], "give data.samples=null to vary them as augment says"),
+        (["recipe=saunet"], "give data.samples=null to vary them by data.augment"),
     ],
 )
 def test_wrong_values(refused, root, options, said):
