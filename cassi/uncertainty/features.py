@@ -58,8 +58,10 @@ class Features:
     - residual: the back-projected residual Aᵀ|y − Ax|/Aᵀ1
     - crowding: the number of bands that share a pixel of the detector, Aᵀ(A1)/Aᵀ1
 
-    Three kinds of features are not logarithms: light is Aᵀ1, and its local mean; place is the place
-    of the band in the spectrum, −1 to 1; the last is its square.
+    Four features are not logarithms:
+
+    - light, local light: Aᵀ1, the light behind the mask, and its local mean
+    - place, place squared: place of the band in the spectrum, −1 to 1, and its square
 
     The last `NUMBERS` features are decimal logarithms of numbers of the whole scene:
 
