@@ -14,7 +14,7 @@ class Alignment:
         right: shift of the mask to the right, pixels.
         rotation: degrees, counterclockwise as displayed with row 0 on top.
         magnification: size of the mask over its nominal size.
-        blur: standard deviation of the blur, pixels.
+        blur: standard deviation of the blur of the mask, pixels.
         system: the aligned camera.
         before: held-out error of the nominal camera.
         after: held-out error of the aligned camera.

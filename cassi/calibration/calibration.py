@@ -27,7 +27,8 @@ class Value:
         value: value of the calibrated camera.
         standard_error: standard error of the estimate.
         taken: whether the value of the calibrated camera differs from the nominal one.
-        pixels: pixels by which one unit moves the border of the mask, or the outermost band.
+        pixels: pixels by which a change of the value by 1 moves the border of the mask or, if the
+            value belongs to the bands, the outermost band.
     """
 
     key: str
@@ -44,8 +45,8 @@ class Calibration:
     """The result of a calibration.
 
     Attributes:
-        system: the calibrated camera with all its pixels, of the class of the nominal one;
-            `TiltedCassi` with a tilt.
+        system: the calibrated camera; its bad pixels count as good ones. It has the class of the
+            nominal one, but is a `TiltedCassi` if the dispersion is tilted.
         estimates: every number that was estimated.
         taken: values of `PARAMETERS` and `BLURS` that turn the nominal camera into the calibrated
             one.
@@ -53,10 +54,10 @@ class Calibration:
         after: held-out error of the calibrated camera.
         place: estimated place of the mask, and the light along the dispersion.
         told: whether the dispersion is identifiable. If not, the camera has the nominal dispersion.
-        dropped: estimates that the calibrated camera does not use, with the reason.
+        dropped: lines on estimates that the calibrated camera does not use, with the reason.
         names: band offsets that were estimated from the ends of the light; None: not estimated.
-        levels: brightness of each frame in known light, in the unit of the frame: the measurement
-            of a band of value 1 behind a mask of 1.
+        levels: brightness of each frame in known light, in the unit of the frame. A brightness is
+            the measurement of a band of value 1 behind a mask of 1.
     """
 
     system: SDCassi | TiltedCassi | DDCassi
@@ -106,7 +107,7 @@ def describe(
     estimates = [_make_shift(across_name, values["across"], errors["across"])]
     if names is not None:
         first, last = (names.offsets[band] - nominal.offsets[band] for band in (0, -1))
-        # Both ends may have the same error. So the mean of both ends has the error of one end.
+        # The errors of both ends may be equal. Then their mean is as uncertain as one end.
         error = (names.errors[0] + names.errors[-1]) / 2
         estimates += [
             _make_shift(along_name, (first + last) / 2, error),
@@ -149,7 +150,7 @@ def _make_value(
 
 def _make_blur(variance: float, variance_error: float) -> Value:
     # The fit estimates the variance v of the blur, and the table has σ = √v. To first order the
-    # error of σ is that of v over 2σ. At σ = 0 this is infinite, and √(error of v) replaces it.
+    # error of σ is (error of v)/(2σ). If σ = 0, this is infinite, and √(error of v) replaces it.
     blur = max(variance, 0.0) ** 0.5
     error = variance_error / (2 * blur) if blur else variance_error**0.5
     return _make_value("blur", "mask blur (px)", blur, error)

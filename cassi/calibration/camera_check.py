@@ -1,4 +1,4 @@
-"""Check a camera by a measurement, and by a cube that was reconstructed from it."""
+"""Test a camera against a measurement, and against a cube that was reconstructed from it."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def check_camera(
     x: Tensor | None = None,
     wavelengths: Sequence[float] | None = None,
 ) -> CameraCheck:
-    r"""Check by a measurement whether its camera can be right.
+    r"""Test a camera against a measurement.
 
     Along the dispersion the correlation of a frame with its mask is the mean spectrum; elsewhere it
-    is chance (`Correlation`). The peaks of the correlation propose other cameras: other
-    orientations and places of the mask, and other ends of the light. The function warns if the
-    frame is significantly more probable under another camera (`cassi.camera.evidence`).
+    is chance (`Correlation`). The peaks of the correlation propose other orientations and places of
+    the mask. A search proposes other steps. The function warns if the frame is significantly more
+    probable under a proposed camera (`cassi.camera.evidence`).
 
-    **The sign of the step is not identifiable from a frame.** With one mask for all bands,
+    **The sign of the step is not identifiable from a frame.** If all bands have one mask,
     y = Σ_c S(o(c)) [m·x_c] is also the frame of the cube with its bands in reverse. Only the cube
-    shows the sign: spectra of ordinary scenes are not the same in reverse.
+    shows the sign, because spectra of ordinary scenes in reverse are unlike ordinary spectra.
 
     Args:
         y: measurement `(B, K, H', W')` of one camera, a tensor or an array.

@@ -14,12 +14,12 @@ from cassi.systems.psf import fast_length
 SEARCH_PIXELS = 16
 """Radius of the search for a mask, pixels."""
 MAX_BANDS = 8
-"""Largest number of masks that are correlated if every band has its own mask. More masks give the
-same peak."""
+"""If every band has its own mask, at most this many masks are correlated. More masks give the same
+peak."""
 # Half the width of the window whose mean is subtracted. Coarser structures belong to the scene.
 _CONTRAST_PIXELS = 4
-# An image is divided by its local contrast. This share of the mean squared contrast is added to the
-# square of the local contrast. Otherwise noise of dark parts would count as much as bright parts.
+# An image is divided by its local contrast. This share of the mean squared contrast is added to
+# each squared local contrast. Otherwise noise of dark parts would count as much as bright parts.
 _MIN_CONTRAST = 0.05
 # Rows farther than this from the peak have chance correlation only.
 _PEAK_PIXELS = 6
@@ -33,12 +33,13 @@ _SAMPLES_PER_PIXEL = 4
 # _SMOOTHNESS·(1 + k), because spectra of scenes are smooth.
 _COSINES = 10
 _SMOOTHNESS = 0.003
-# The brightness of an end is evaluated this far inside of it, relative to the distance of the ends.
+# The brightness at an end is evaluated this far inside of the end, relative to the distance between
+# the ends.
 _EDGE_FRACTION = 0.05
 # Distance of neighbouring trial shifts of the ends, pixels.
 _SHIFT_STEP = 1 / 16
-# Standard error of the end of bright light, pixels. It exists because real spectra are not as
-# smooth as the cosines; the scatter of the strips does not show it.
+# Part of the standard error of a bright end, pixels, that the scatter of the strips does not show.
+# Its cause is that real spectra are less smooth than the cosines.
 _END_ERROR = 0.1
 # Trial variances of the blur of the mask in the frame, pixels².
 _BLUR_VARIANCES = (0.0, 0.25, 0.5, 1.0)
@@ -53,7 +54,7 @@ class Peak:
         row_shift: shift of the mask down, whole pixels.
         column_shift: approximate shift of the mask along the dispersion, whole pixels.
         row_fraction: fraction of a pixel to be added to `row_shift`.
-        chance: the highest score in rows that are too far away for the mask.
+        chance: the highest score in rows that are too far from the peak to show the mask.
     """
 
     score: float
@@ -182,9 +183,9 @@ def find_bright_end(
 
         C(δ) = ∫_first^last s(o) a(δ − o) do
 
-    with the correlation a of the mask with itself, and a spectrum s of a few cosines between the
-    ends. Both ends are shifted by the same distance, and the shift with the least squared misfit is
-    taken. The nominal bands give the distance between the ends.
+    a is the correlation of the mask with itself. The spectrum s is a sum of a few cosines between
+    the ends. The nominal bands give the distance between the ends. Both ends are shifted together,
+    to the least squared misfit.
 
     Args:
         correlation: correlation of the frame.

@@ -14,8 +14,8 @@ from cassi.camera.search import place_bands
 from cassi.systems import DDCassi, SDCassi, System
 
 _REFINED_KEYS = ("across", "along", "rotation", "step")
-# Lengths of the trial steps at the border of the mask, pixels. Each length gets one round over the
-# parameters.
+# Trial steps of the parameters, in pixels at the border of the mask. All parameters are tried with
+# the first length, then with the second, then with the third.
 _STEP_PIXELS = (0.1, 0.05, 0.025)
 
 
@@ -61,8 +61,9 @@ def place_dual(
     Raises:
         ValueError: the camera has a mask per sample, or too few windows are lit.
     """
-    # Other scenes have different frames in both cameras. So the placement of the single disperser
-    # is only a start. From there the held-out error of the dual disperser is lowered.
+    # For scenes of several spectra, the frames of the dual and the single disperser differ. So the
+    # placement of the single disperser is only a start. From there the held-out error of the dual
+    # disperser is lowered.
     disperser = equivalent_single_disperser(nominal)
     place = place_bands(y, disperser, good_pixels, radius=radius)
     values = _refine_by_heldout(
@@ -77,8 +78,8 @@ def _refine_by_heldout(
     values: dict[str, float], disperser: SDCassi, heldout_error: Callable[[dict[str, float]], float]
 ) -> dict[str, float]:
     """Lower the held-out error along one parameter after the other, by fitting parabolas."""
-    # A camera without significant errors keeps its values. Otherwise every camera would change,
-    # because the smallest held-out error always lies a little beside the start.
+    # If no error of the camera is significant, its values are kept. Otherwise every camera would
+    # change, because the smallest held-out error always lies a little beside the start.
     if not any(values[key] for key in PARAMETERS):
         return values
     lowest_error, size = heldout_error(values), disperser.mask.shape[-2:]
@@ -108,8 +109,8 @@ def moved_dual(nominal: DDCassi, disperser: SDCassi, values: dict[str, float]) -
         values: displacement of the single disperser, see `displaced_camera`.
     """
     offsets = [-offset for offset in displaced_camera(disperser, values | {"tilt": 0.0}).offsets]
-    # The offsets of a dual disperser begin at 0. So their smallest value becomes a shift of the
-    # mask.
+    # The smallest offset of a dual disperser is 0. So the smallest offset of the single disperser
+    # becomes a shift of the mask.
     first_offset = min(offsets)
     mask_values = {key: value for key, value in values.items() if key not in BAND_PARAMETERS}
     mask_values["along"] -= first_offset

@@ -23,29 +23,31 @@ _STRIPS = 8
 # Least standard error of a place, pixels. The middle wavelength of a 10 nm filter is uncertain by
 # as much, and the scatter of the strips does not show this error.
 _MIN_ERROR = 0.02
-# Standard error of the nominal ends of the bands, pixels.
+# Standard error of the nominal offsets of the first and the last band, pixels, if there is no
+# broadband frame.
 _END_ERROR = 0.5
-# The same if a frame in broadband light shows the common shift of both ends.
+# Standard error of these offsets if a broadband frame shows the shift that both have in common.
 _END_ERROR_WITH_LIGHT = 0.2
-# Most pixels of the detector that bands and field together may leave unlit. With a wider gap the
-# nominal ends of the bands are not those of this camera.
+# Largest difference of the width of the detector and that of the dispersed field, pixels. If the
+# difference is larger, the nominal offsets are not those of this camera.
 _MAX_GAP_PIXELS = 4
 # Standard deviation of the blur of the correlation before its maximum is refined, pixels. Finer
 # structures of a sampled mask are aliased.
 _BLUR_PIXELS = 0.7
-# Radius of the search across the dispersion, pixels.
+# Largest shift of the mask across the dispersion, pixels.
 _MAX_SHIFT_ACROSS = 8
 _NEWTON_STEPS = 12
-# The field ends where the light falls below this share of the typical one.
+# The field ends where the light falls below this share of the median light of the field.
 _FIELD_LEVEL = 0.5
-# Quantile of the mask that becomes a transmission of 1: a few pixels are brighter by noise.
+# The value at this quantile of the mask becomes a transmission of 1, because noise makes a few
+# pixels brighter.
 _OPEN_QUANTILE = 0.99
-# Prior weight of a parabola if there are not more places than its three parameters. It fits the
-# places exactly then, but unlike glasses and gratings it has no physical reason.
+# Prior weight of a parabola if there are three places or fewer. A parabola fits three places
+# exactly, but unlike the curves of glasses and gratings it has no physical reason.
 _PARABOLA_WEIGHT = 0.1
 # Poles λ₀ that are tried in Hartmann's formula, nm.
 _HARTMANN_POLES = torch.linspace(-3000.0, 330.0, 334, dtype=torch.float64)
-# Standard errors by which the mask must move at least from one filter to the next.
+# From one filter to the next the mask must move by more than this many standard errors.
 _MIN_ERRORS_APART = 2.0
 # Least correlation of two frames that show the same mask.
 _MIN_CORRELATION = 0.1
@@ -60,8 +62,8 @@ class FilterPlace:
         shift_along: shift along the dispersion relative to the reference frame, pixels.
         shift_across: shift across the dispersion, pixels.
         error: standard error of `shift_along`, pixels.
-        has_common_shift: all places with this flag share one unknown shift. So only the distances
-            between them count.
+        has_common_shift: all places with this flag have one unknown shift in common. So only the
+            distances between them count.
     """
 
     wavelength: float
@@ -97,7 +99,8 @@ class FilteredCamera:
         offsets: offset of each band from the first column of the detector, pixels, `(C,)`, float64.
         errors: standard errors of the offsets, `(C,)`.
         rows: first row of the field, and the one after its last row.
-        first: first column of the field in the reference frame.
+        first: first column of the field in the reference frame, which is that of the middle
+            wavelength.
         places: place of the mask in each frame.
         curves: families of curves that were compared, the most probable first.
     """
@@ -130,9 +133,9 @@ def find_filtered_camera(
     polynomials. Each family has the weight exp(−BIC/2). The offsets are the weighted mean over the
     families. The errors of the offsets include the differences between the families.
 
-    With one filter or two, the nominal ends of the bands count as places, too. For most cameras the
-    distance from the first to the last band is known, but not the curve between them. Both ends may
-    be shifted by half a pixel. The end of the light in a broadband frame shows this shift, see
+    If `ends` are given, the nominal offsets of the first and the last band count as places, too.
+    For most cameras the distance between both is known, but not the curve. Both may be shifted by
+    half a pixel. The end of the light in a broadband frame shows this shift, see
     `cassi.calibration.correlation.find_bright_end`.
 
     Args:
@@ -140,7 +143,7 @@ def find_filtered_camera(
         good_pixels: bool, pixels that count, of the same shapes.
         wavelengths: wavelengths of the frames, nm, in any order.
         bands: wavelengths of the camera, nm, increasing.
-        ends: first column of the field in light of the first and of the last band.
+        ends: nominal first column of the field in light of the first band, and of the last band.
         light: a frame in broadband light, of a white sheet or of any scene, `(H', W')`, and its
             good pixels.
 
@@ -181,8 +184,8 @@ def centroid(
         ∫ λ S T dλ / ∫ S T dλ,  T = exp(−4 ln 2 (λ − λ₀)²/w²)
 
     S is the spectral density of the light that the sensor measures without the filter, and w the
-    filter's full width at half maximum. Where S is steep, the mean is a nanometre from the filter's
-    middle λ₀.
+    filter's full width at half maximum. If S is steep, the mean is about a nanometre from the
+    middle λ₀ of the filter.
 
     Args:
         wavelength: middle λ₀ of the filter, nm.
@@ -200,7 +203,7 @@ def centroid(
 def _check_places(places: Sequence[FilterPlace]) -> None:
     """Refuse places that do not move along the dispersion in one direction with the wavelength.
 
-    Warn if red light is dispersed more than blue light. No prism does that.
+    Warn if red light is dispersed more than blue light, as by no prism.
     """
     spread = max(abs(place.shift_along) for place in places)
     if max(abs(place.shift_across) for place in places) > max(1.0, spread):
@@ -236,7 +239,7 @@ def _check_places(places: Sequence[FilterPlace]) -> None:
 
 
 def _check_ends(ends: tuple[float, float], field: int, detector: int, is_required: bool) -> bool:
-    """Tell whether field and bands fill the detector; raise ValueError if that is required."""
+    """Tell whether the dispersed field fills the detector. If it must but does not, raise."""
     gap = detector - field - max(ends)
     if is_required and not abs(gap) < _MAX_GAP_PIXELS:
         raise ValueError(
@@ -257,8 +260,8 @@ def _place_ends(
     light: tuple[Tensor, Tensor] | None,
 ) -> list[FilterPlace]:
     """Return places of the outermost bands, and of the end of the light if there is a frame."""
-    # A frame in broadband light shows the shift of both ends. Then only the distance of the ends is
-    # taken from the camera.
+    # A broadband frame shows the shift of both ends. If there is one, only the distance between the
+    # ends is taken from the nominal camera.
     error = _END_ERROR if light is None else _END_ERROR_WITH_LIGHT
     end_places = [
         FilterPlace(nm, end - first, 0.0, error, has_common_shift=light is not None)
@@ -281,7 +284,7 @@ def _place_ends(
 
 
 def _locate(reference: Tensor, code: Tensor, wavelength: float) -> FilterPlace:
-    """Return the place of the mask in a frame, relative to a reference; both as local contrast."""
+    """Return the place of the mask in a frame relative to a reference, from local contrasts."""
     if code is reference:
         return FilterPlace(wavelength, 0.0, 0.0, _MIN_ERROR)
     height, width = reference.shape
@@ -354,7 +357,7 @@ def fit_curves(
     y = torch.tensor([place.shift_along for place in places], dtype=torch.float64)
     sigma = torch.tensor([place.error for place in places], dtype=torch.float64)
     has_common_shift = torch.tensor([place.has_common_shift for place in places])
-    # The common shift is one more unknown, so one place less determines the curve.
+    # One place determines the common shift, so one place less determines the curve.
     count = len(places) - bool(has_common_shift.any())
     band_wavelengths = torch.tensor(list(bands), dtype=torch.float64)
     fits: list[tuple[str, float, float, int, Tensor, Tensor]] = []
@@ -363,7 +366,7 @@ def fit_curves(
             _least_squares(design, wavelengths, y, sigma, band_wavelengths, has_common_shift)
             for design in columns
         ]
-        # A family with a free pole or with several glasses has many candidates: the best counts.
+        # A family with several poles or glasses has a candidate for each; the best one counts.
         misfit, values, variance = min(candidates, key=lambda candidate: candidate[0])
         n_parameters = len(columns[0](wavelengths)) + (len(columns) > 1)
         if n_parameters > count:
@@ -427,7 +430,7 @@ def _least_squares(
     has_common_shift: Tensor,
 ) -> tuple[float, Tensor, Tensor]:
     """Fit a curve to places; return χ², its values at the bands, and their variances."""
-    # Places with a common shift have this shift as one more parameter. No band has it.
+    # The common shift is one more parameter. It moves the places with this flag, but no band.
     shift = has_common_shift[None][: int(has_common_shift.any())].to(wavelengths)
     design = (torch.cat([columns(wavelengths), shift]) / sigma).mT
     if len(wavelengths) < design.shape[1]:
@@ -461,8 +464,8 @@ def find_field(y: Tensor, good_pixels: Tensor) -> tuple[tuple[int, int], tuple[i
     for axis in (1, 0):
         count = good_pixels.sum(axis).clamp_min(1)
         light = torch.where(good_pixels, y, 0).sum(axis) / count
-        # The darkest lines show what is left of a dark level. A field that fills the frame has no
-        # dark lines, so at most a quarter of the median is subtracted.
+        # The darkest lines show the rest of a dark level, which is subtracted. If the field fills
+        # the frame, no line is dark. So at most a quarter of the median is subtracted.
         light = light - light.quantile(0.01).clamp_max(float(light.median()) / 4)
         positions = (
             (light > _FIELD_LEVEL * light[light > light.max() / 4].median()).nonzero().flatten()

@@ -46,7 +46,7 @@ class CameraCheck:
 
 
 def reversal_advice(offsets: Sequence[float]) -> str | None:
-    """Return the setting that reverses the bands; None where nothing is dispersed."""
+    """Return the setting that reverses the bands; None if no band is dispersed."""
     if max(offsets) == min(offsets):
         return None
     gaps = {round(next_offset - offset, 6) for offset, next_offset in pairwise(offsets)}

@@ -14,7 +14,7 @@ from cassi.systems.band_positions import find_places
 from cassi.systems.coded import CodedSystem
 
 MAX_CLIPPED = 1e-4
-"""Largest share of pixels that may have exactly the largest value."""
+"""If a larger share of the pixels has exactly the largest value, the frame may be saturated."""
 MAX_NEGATIVE = 0.03
 """Largest share of the light that may be negative."""
 MAX_UNUSED = 0.02
@@ -22,16 +22,15 @@ MAX_UNUSED = 0.02
 MAX_LOST = 0.1
 """Largest share of a band's light that may fall beside the detector."""
 MIN_EDGE_LEVEL = 0.03
-"""Level of the unlit edge, relative to the typical light of the frame, from which on the frame has
-a dark level. In 18 real frames and 8 random cameras of `lab.py` the level is 0 where the dark level
-was subtracted, and 0.035 to 0.7 where it was not."""
+"""If the level of the unlit edge, relative to the frame's median, is higher, the frame has a dark
+level. In 18 real frames and 8 random cameras of `lab.py` the level is 0 if the dark level was
+subtracted, and 0.035 to 0.7 if it was not."""
 MIN_EVENNESS = 0.25
-"""Level of the unlit edge, relative to the bright pixels of the edge, up to which it counts as 0.
-A dark level is even; light through the mask is not."""
+"""If the dark level of an edge, relative to the bright pixels of the edge, is not higher, it counts
+as 0. A dark level is even; light through the mask is not."""
 MIN_EDGE_PIXELS = 48
-"""Fewest good pixels of an edge that is judged."""
-# Largest number of values of a cube that is simulated. For a larger cube its middle lines are
-# simulated, which is enough.
+"""An edge with fewer good pixels is not judged."""
+# Largest number of values of a simulated cube. Of a larger cube the middle lines are simulated.
 _MAX_CUBE_VALUES = 2**24
 
 
@@ -133,10 +132,10 @@ def _estimate_dark_level(
 ) -> float:
     """Estimate a dark level that was not subtracted, from the edges of a frame.
 
-    At most one band reaches an edge, so the light there has the contrast of the mask. The frame of
-    a white scene has w₀ at dark pixels of the edge and w₁ at bright pixels. The measured frame has
-    y₀ and y₁. So the dark level is y₀ − (y₁ − y₀) w₀/(w₁ − w₀). Contrast of the scene makes this
-    estimate smaller.
+    If only one band reaches an edge, the light there has the contrast of the mask. At the edge, w₀
+    and w₁ are the 5 % and 95 % quantiles of the simulated frame of a white scene, y₀ and y₁ those
+    of the measured frame. The dark level is y₀ − (y₁ − y₀) w₀/(w₁ − w₀). Contrast of the scene
+    makes this estimate smaller. The smaller one of both edges counts.
 
     Returns:
         The dark level over the frame's median; 0 if the edges have contrast, or if many bands reach

@@ -13,8 +13,8 @@ from cassi.systems.tilted import forward_parts, line_parts
 
 # Conjugate gradient iterations of `refine_mask`. Fewer leave the mask nearer to the start.
 _ITERATIONS = 40
-# Weight μ of the mask m₀ of the calibrated camera, relative to the frames. Structures that the
-# bands average out are not identifiable from the frames. There the mask stays as it is in m₀.
+# Weight μ of the mask m₀ of the calibrated camera, relative to the frames. Structures of the mask
+# that the sum over the bands blurs away are not identifiable from the frames. They stay as in m₀.
 _PRIOR_WEIGHT = 0.03
 
 
@@ -98,7 +98,7 @@ def refine_mask(lights: Sequence[Light], system: SDCassi | TiltedCassi) -> Tenso
             (gradient_of_mask,) = torch.autograd.grad(total, m)
         return gradient_of_mask
 
-    # The misfit is quadratic. So its gradient for y = 0 is the product of its matrix and the mask.
+    # The misfit of the frames is quadratic. So for y = 0 its gradient is its matrix times the mask.
     solver = ConjugateGradients(iterations=_ITERATIONS)
     x, _ = solver.solve(
         lambda m: compute_gradient(m.transpose(0, 1), False).transpose(0, 1),

@@ -1,4 +1,4 @@
-"""Check by a frame whether the mask of a camera, its place, and the step of the bands are right."""
+"""Test the mask of a camera, its position, and the step of the bands against a frame."""
 
 from __future__ import annotations
 
@@ -16,27 +16,33 @@ from cassi.systems import BlurredCassi, SDCassi
 from cassi.systems.coded import CodedSystem
 
 MIN_PEAK_RATIO = 1.6
-"""Least significant ratio of two correlation peaks, or of a peak and chance."""
+"""A correlation peak must exceed another peak, or chance, by this factor to count."""
 SEARCH_GRIDS = ((4, 1.0), (1, 0.5), (1, 0.25))
-"""Grids of the search for the outermost bands: steps to either side, and their length, pixels."""
+"""Grids of the search for the shifts of the outermost bands, from coarse to fine.
+
+first: number of steps to each side; second: length of a step, pixels."""
 MAX_STARTS = 2
-"""Number of places, the likeliest first, at which each finer grid is centred."""
+"""Each finer grid is searched around this many of the likeliest results of the coarser grid."""
 WHOLE_STEP_TOLERANCE = 0.05
-"""If a step is this close to a whole number, pixels per band, the whole number is advised."""
+"""If a step differs from a whole number by less than this, pixels per band, the advice is the whole
+number."""
 MIN_SHIFT_ACROSS, MIN_SHIFT_ALONG = 0.75, 1.0
-"""Least shifts with a warning, pixels: of the mask across the dispersion, and of the bands along
-it. Even in a right camera, coloured light shifts the image by up to half a pixel."""
+"""Least shifts with a warning, pixels. Even if the camera is right, coloured light shifts the image
+by up to half a pixel along the dispersion.
+
+first: shift of the mask across the dispersion; second: shift of the bands along the dispersion."""
 MIN_STANDARD_ERRORS = 3.0
-"""Standard errors by which a frame must be more probable under another camera."""
+"""Another camera is preferred if its log evidence is higher by this many standard errors."""
 TRIAL_FACTORS = (0.95, 1.05)
-"""Factors of the step. If the frame is significantly less probable with both factors, the step is
-right."""
+"""Factors of the step. If the frame is significantly less probable with each of the factors, the
+step is confirmed."""
 MIN_SIDE = 48
 """Least height and width of a frame in which a mask is searched, pixels."""
-# Largest number of pixels that are correlated. In a larger frame the middle lines are enough.
+# Largest number of pixels that are correlated. Of a larger frame only the middle lines are used.
 _MAX_PIXELS = 2**20
 MIN_BANDS, MIN_SPAN = 8, 12
-"""Fewest bands, and least span of their offsets in pixels, for which the step is checked."""
+"""Conditions for a check of the step. first: fewest bands; second: least span of their offsets,
+pixels."""
 
 Transform = Callable[[Tensor], Tensor]
 """A function that flips or transposes a mask."""
@@ -52,8 +58,9 @@ POSES: dict[str, tuple[str, Transform]] = {
         lambda m: m.mT.flip(-2, -1),
     ),
 }
-"""Wrong orientations of a mask's file: the advice that corrects the file, and a function that
-returns the corrected mask."""
+"""Wrong orientations of a mask's file, by name.
+
+first: the advice that corrects the file; second: a function that returns the corrected mask."""
 
 
 def check_mask(y: Tensor, system: CodedSystem, good_pixels: Tensor | None) -> CameraCheck:
@@ -68,15 +75,15 @@ def check_mask(y: Tensor, system: CodedSystem, good_pixels: Tensor | None) -> Ca
         good_pixels: pixels that count, shaped like y; None: all.
 
     Returns:
-        Warnings, a note and numbers; nothing if the place of such a mask is not identifiable.
+        Warnings, a note and numbers; all empty if the place of the mask is not identifiable.
     """
-    # Thresholds on the correlation alone gave false warnings for 10 of 24 right cameras, the log
-    # evidence for none of 40 (docs/development/experiments/evidence.md).
+    # Thresholds on the correlation alone gave false warnings for 10 of 24 right cameras; the log
+    # evidence gave none for 40 right cameras (docs/development/experiments/evidence.md).
     mask = _mask_of(system)
     if min(y.shape[-2:]) < MIN_SIDE or min(mask.shape[-2:]) < MIN_SIDE:
         return CameraCheck()
     if repeats(mask) or float(mask.std()) < 1e-3 * float(mask.abs().mean()) + 1e-30:
-        # The place of such a mask is not identifiable.
+        # The place of a periodic or constant mask is not identifiable.
         return CameraCheck()
     try:
         comparison = _CameraComparison(y, system, good_pixels)
@@ -128,7 +135,7 @@ def _report_absence(peak: Peak, chance: float) -> Finding:
 
 
 def _mask_of(system: CodedSystem) -> Tensor:
-    """Return the mask `(K, 1|C, H, W)`, of the first sample if each has its own."""
+    """Return the mask `(K, 1|C, H, W)`; if each sample has its own, that of the first sample."""
     mask = system.mask.detach()
     return mask[0] if mask.ndim == 5 else mask
 
@@ -148,8 +155,8 @@ class _CameraComparison:
     def prefers(self, candidates: Sequence[Optics], references: Sequence[Optics]) -> bool:
         """Tell whether the frame is significantly more probable under a candidate than a reference.
 
-        The best candidate is compared with the best reference: once with the spectra of ordinary
-        scenes, and once with the spectra that fit each camera best. Both results must agree.
+        The best candidate must be preferred to the best reference twice: with the spectra of
+        ordinary scenes, and with the spectra that fit each camera best.
         """
         for em_steps in (0, EM_STEPS):
             best, reference = (
@@ -173,9 +180,9 @@ class _CameraComparison:
 
     def shifted_along(self, camera: Optics, reach: float) -> list[Optics]:
         """Return cameras shifted along the dispersion by −reach to reach pixels, in half pixels."""
-        # Coloured light shifts the frame relative to that of white light. Without these shifts
-        # there were false warnings for 13 of 24 right cameras of one generator
-        # (docs/development/experiments/evidence.md).
+        # Coloured light shifts a frame along the dispersion, relative to a frame of white light. If
+        # cameras were compared without shifts, there were false warnings for 13 of 24 right cameras
+        # of one generator (docs/development/experiments/evidence.md).
         steps = round(2 * reach)
         return [camera.moved(0.0, step / 2) for step in range(-steps, steps + 1)]
 
@@ -285,8 +292,8 @@ def _check_shift_and_step(
         comparison.shifted_along(camera_at_peak.moved(0.0, shift_along), 0.5),
         comparison.shifted_along(camera_at_peak, 0.5),
     )
-    # A wrong step shifts the bands, too. The finding on the step includes this shift, so there is
-    # no second finding on it.
+    # A wrong step also shifts the bands along the dispersion. If there is a finding on the step, it
+    # explains this shift, so this shift alone gives no finding.
     if ends is not None:
         warnings.append(_report_step(system, offsets, step, shift_along))
     is_shifted_across = abs(down) >= MIN_SHIFT_ACROSS and comparison.prefers(

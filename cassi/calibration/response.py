@@ -15,45 +15,46 @@ from cassi.systems.grid import BroadbandCamera, SpectralGrid
 # Number of strips of a frame that are fitted one by one. Their scatter gives the standard error.
 _STRIPS = 8
 # Least eigenvalue of the normal matrix, relative to its mean diagonal. Spectra with a smaller
-# eigenvalue hardly change the frame: if they were fitted, they would imitate an unsharp mask.
-# Four of six random cameras of `lab.py` (20 to 25) have no such spectra. In the other two the
-# response is up to twice as close to the truth with this limit.
+# eigenvalue hardly change the frame. If they were fitted, they would imitate an unsharp mask. Of
+# the random cameras 20 to 25 of `lab.py`, four have no such spectra. In the other two this limit
+# reduces the error of the response, at best to a half.
 _MIN_EIGENVALUE = 0.04
 # Largest number of lines of a white frame that a method reconstructs. More take more time.
 _MAX_LINES = 128
-# Width of the border of this cube that does not count, pixels.
+# Width of the border of the cube of a white frame that is left out, pixels.
 _EDGE_PIXELS = 8
-# Largest relative misfit of a white frame for which pixels are scaled. Random cameras of `lab.py`
-# have 6 % at most. With a mask of other rows the misfit is 20 to 50 %, and a gain would hide
-# this mistake.
+# If the relative misfit of a white frame is larger, its pixels get no gain. The misfit of random
+# cameras of `lab.py` is 6 % at most. With a mask of other rows it is 20 to 50 %, and a gain would
+# hide this mistake.
 _MAX_MODEL_ERROR = 0.1
 # Least and largest gain of a pixel.
 _GAIN_LIMITS = (0.5, 2.0)
-# Largest relative difference between the response of a method and the least-squares response. The
-# difference is 5 % at most for 32 cameras with a right model.
+# If the response of a method differs from the least-squares response by more than this share, the
+# method has failed. For 32 cameras with a right model the difference is 5 % at most.
 _MAX_METHOD_ERROR = 0.2
-# Number of neighbouring pixels of a cube that count as one independent value. A larger number makes
-# the error of a patch larger.
+# So many neighbouring pixels of a cube count as one independent value. A larger number makes the
+# error of a patch larger.
 _CORRELATED_PIXELS = 25
 # Stray light and the light of a band are significant above this many standard errors.
 _MIN_STANDARD_ERRORS = 2.0
-# A method puts light of a band into so many bands to either side.
+# A method may put light of a band into this many bands on each side.
 _LEAK_BANDS = 2
-# Prior of reflectances, relative to grey reflectances of the same mean square: the variance of
-# their colour, and the distance of wavelengths over which the colour changes. For 838 measured
-# surfaces (Munsell, Macbeth, Vrhel, Krinov) 0.5 and 120 nm are likeliest. But errors of
-# neighbouring bands are correlated and look like such colours. With the smoother colours of this
-# prior, cubes of random cameras of `lab.py` (20 to 31) are nearer to the truth, see
-# docs/development/experiments/calibration.md.
+# Prior of the colours of reflectances. first: variance, relative to the mean square of the
+# reflectance; second: distance of wavelengths over which a colour changes.
+#
+# For 838 measured surfaces (Munsell, Macbeth, Vrhel, Krinov) 0.5 and 120 nm are likeliest. But
+# errors of neighbouring bands are correlated and look like such colours. With the smoother colours
+# of this prior, cubes of the random cameras 20 to 31 of `lab.py` are nearer to the truth
+# (docs/development/experiments/calibration.md).
 _COLOUR_VARIANCE, _COLOUR_NANOMETRES = 1.5, 300.0
 # Prior variance of grey: so large that grey is not smoothed.
 _GREY_VARIANCE = 1e5
 # Error ε of a band in a cube, relative to the root mean square of the response. A larger ε smooths
 # more.
 _BAND_ERROR = 0.24
-# Fraction of ε for the scene from which the error of the smoothing is estimated. With 1, error bars
-# of a band with strong colours held the truth in 4 % of the pixels. With 0, error bars in weak
-# light are twice as wide as needed.
+# The error of the smoothing is estimated on a scene that is computed with this fraction of ε. With
+# 1, error bars of a band with strong colours held the truth in only 4 % of the pixels. With 0,
+# error bars in weak light are twice as wide as needed.
 _SHARP_FRACTION = 1 / 3
 
 
@@ -110,9 +111,9 @@ class Response:
 
         is the most probable reflectance. If lamp and sensor are weak in a band, x/r is mostly the
         error of the method there. But a reflectance is the sum of a grey and of a colour that
-        changes slowly over the wavelength. So K = g 11ᵀ + 1.5 (1 + d) e^(−d) is the prior
-        covariance, with d = √3 Δλ/300 nm (a Matérn process). The error ε of a band of x is 24 % of
-        the root mean square of r. With g = 10⁵ grey is not smoothed, so white stays white.
+        changes slowly over the wavelength. Its prior covariance is K = g 11ᵀ + 1.5 (1 + d) e^(−d),
+        where d = √3 Δλ/300 nm (a Matérn process). g = 10⁵ is so large that grey is not smoothed and
+        white stays white. The error ε of a band of x is 24 % of the root mean square of r.
 
         Args:
             x: the cube.
@@ -133,7 +134,7 @@ class Response:
         # A method puts some light of a band into neighbouring bands. Where lamp and sensor are
         # weak, σ of x is too small for this light. So each σ is raised to the largest σ of the two
         # bands to either side. For reflectances this is not needed, because H mixes bands already.
-        # The errors of the mixed bands are correlated, so their σ are added and not their squares.
+        # The errors of the bands that H mixes are correlated, so their σ are added, not σ².
         # The error of the smoothing is added, too. It is estimated on a scene with a third of ε,
         # because the scene that H returns is smooth already, see _SHARP_FRACTION.
         inverse = self._inverse(wavelengths)
@@ -334,30 +335,30 @@ def find_white(
         min_r ‖y − Σ_c r_c ρ_c A e_c − b‖²
 
     is the least-squares problem. e_c is the scene that is 1 in band c and 0 in the others, ρ the
-    reflectance of the surface, and b stray light, the same on all pixels. Some spectra hardly
-    change the frame, such as differences of bands that an unsharp mask does not resolve. These
-    components of r are made as smooth as possible. The response is the mean over strips of the
-    frame, and their scatter gives its standard errors. Only significant stray light counts.
+    reflectance of the surface, and b the stray light, which is equal on all pixels. Some spectra
+    hardly change the frame, such as differences of bands that an unsharp mask does not resolve.
+    These components of r are made as smooth as possible. r is the mean over strips of the frame,
+    and their scatter gives its standard errors. Stray light that is not significant is set to 0.
 
-    If mask and bands differ a little from the camera's model, white frames and frames of scenes
-    have the same errors. The gain g = Σ_c r_c ρ_c A e_c / (y − b) removes these errors from the
-    frame of a grey scene, and a part of them from other frames. If the misfit is more than a tenth
-    of the frame, the camera's model is wrong, and there is no gain.
+    If mask and bands differ a little from the camera's model, white frames and frames of grey
+    scenes have equal errors. The gain g = Σ_c r_c ρ_c A e_c / (y − b) removes these errors from
+    frames of grey scenes, and a part of the errors of other frames. If the misfit is more than a
+    tenth of the frame, the camera's model is wrong, and there is no gain.
 
-    A method has errors, too. With `reconstruct`, r is the median spectrum of the cube that the
-    method makes of g·(y − b), over ρ. So errors that are the same for white and scene cancel in
-    s = x/r. The mean spectrum would depend on the few pixels beside the outermost band, which have
-    hardly any light.
+    A method has errors, too. With `reconstruct`, the method makes a cube of g·(y − b), and r is the
+    median spectrum of this cube, over ρ. So errors that are equal for white and scene cancel in
+    s = x/r. A mean in place of the median would depend on the few pixels beside the outermost band
+    that have hardly any light.
 
     Args:
         y: measurement `(1, K, H', W')`, of the same exposure as the scenes. With another exposure
-            only the level of the spectrum is wrong, by the ratio of the exposures.
+            all values of s are wrong by the ratio of the exposures.
         system: the camera; its bad pixels have no influence.
         reflectance: reflectance of the surface, one number or one per band.
         reconstruct: (y, camera) → cube, the method for the scenes; it gets at most 128 lines.
-        grid: spectral grid on which cubes are computed. With a grid, r is the least-squares
-            response: the cube of a white frame has light of strong bands in weak bands, but cubes
-            of scenes have not.
+        grid: spectral grid on which cubes are computed. If there is a grid, r is the least-squares
+            response, because the cube of a white frame has light of strong bands in weak bands, and
+            cubes of scenes do not.
 
     Raises:
         ValueError: y does not fit the camera, or the frame shows no light in a band.
@@ -375,8 +376,8 @@ def find_white(
     if reconstruct is not None and grid is None:
         frame = white_frame if gain is None else white_frame * gain
         method_strips = _reconstruct_strips(frame, system, reconstruct) / reflectances
-        # With the gain, the frame has exactly the fitted spectrum. A method that finds another
-        # spectrum has failed.
+        # After the gain the frame is exactly that of the fitted response. If a method finds another
+        # response, it has failed.
         difference = float((method_strips.mean(0) - strips.mean(0)).norm() / strips.mean(0).norm())
         if gain is None or difference < _MAX_METHOD_ERROR:
             strips = method_strips
@@ -443,14 +444,14 @@ def _reconstruct_strips(
 
 
 def _average_strips(strips: Tensor) -> Response:
-    """Return the mean response of the strips `(_STRIPS, C)`, 0 in bands without significance."""
+    """Return the mean response of the strips `(_STRIPS, C)`, 0 in a band if not significant."""
     errors, values = strips.std(0) / _STRIPS**0.5, strips.mean(0)
     values = torch.where(values > _MIN_STANDARD_ERRORS * errors, values, 0)
     return Response(values.float(), errors.float())
 
 
 def _compute_gain(model: Tensor, white_frame: Tensor) -> Tensor | None:
-    """Return the gain of the pixels of a white frame; None where the model is wrong."""
+    """Return the gain of the pixels of a white frame; None if the model is wrong."""
     if not float((model - white_frame).norm()) < _MAX_MODEL_ERROR * float(white_frame.norm()):
         return None
     is_lit = (white_frame > 0) & (model > 0)

@@ -1,4 +1,4 @@
-"""Compare the spectra of a cube, as they are and in reverse, with those of ordinary scenes."""
+"""Compare the spectra of a cube, and these spectra in reverse, with spectra of ordinary scenes."""
 
 import json
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ FILE = Path(__file__).with_name("spectra.json")
 """Statistics of spectra. scripts/data/spectra.py computes them from CAVE's training scenes."""
 MIN_WAVELENGTHS = 8
 """Fewest wavelengths of the statistics that a camera must cover."""
-# Variance that a reconstruction adds to the logarithm of a spectrum.
+# Variance of the error that a reconstruction makes in the logarithm of a spectrum.
 _RIDGE = 0.01
-# Weight of the mean spectrum beside the covariance: illuminant and optics change the mean more
-# than the colours.
+# Weight of the mean spectrum relative to the covariance. It is below 1, because illuminant and
+# optics change the mean more than the covariance.
 _MEAN_WEIGHT = 0.3
 # Side of the squares in which pixels are averaged. The average has less noise.
 _POOLING_PIXELS = 4
@@ -27,9 +27,10 @@ _MIN_BRIGHTNESS = 0.2
 LOG_ERROR = 0.1
 """Error of the logarithm of a cube's mean spectrum."""
 DARK_BAND_ERROR = 0.02
-"""Error of a cube's mean spectrum, relative to the brightest band. It counts where a lamp leaves
-bands dark: there a cube has stray light, and light that the method took from other bands. Without
-both errors one right cube had the score −0.35, with them 0.06
+"""Error of a cube's mean spectrum, relative to the brightest band. It matters in bands that a lamp
+leaves dark: there a cube has stray light, and light that the method took from other bands.
+
+Without `LOG_ERROR` and this error, one right cube had the `direction_score` −0.35, with them 0.06
 (docs/development/experiments/camera-check.md)."""
 
 
@@ -83,8 +84,8 @@ def moments(x: Tensor, wavelengths: Tensor, at: Tensor) -> tuple[Tensor, Tensor]
     )
     if not bool(is_bright.any()):
         return at.new_zeros(len(at)), at.new_zeros(len(at), len(at))
-    # Values are uncertain by about a tenth of the mean. So a tenth is added before the logarithm;
-    # otherwise the errors of dark bands would dominate.
+    # Values are uncertain by about a tenth of the spectrum's mean. So this tenth is added before
+    # the logarithm. Otherwise the errors of dark bands would dominate.
     logs = (spectra[:, is_bright].clamp_min(0) / mean_spectrum[is_bright] + 0.1).log()
     logs = logs - logs.mean(0)
     mean = logs.mean(1)
@@ -102,11 +103,11 @@ def distances_from_scenes(
 
         ½ tr(W⁻¹S)  and  0.3·½ (μ − m)ᵀ B⁻¹(μ − m)
 
-    S and μ are covariance and mean of the logarithms of the cube's spectra. Ordinary scenes have
-    the covariance W within a scene, the covariance B between scenes, and the mean m. The second
-    number is at most 1.5 in 19 of CAVE's 20 training scenes, each judged by the statistics of the
-    other scenes. If the cube includes lamp and sensor, the second number is at least 3.4, as the
-    spectra are and in reverse (docs/development/experiments/camera-check.md).
+    S is the covariance of the logarithms of the cube's spectra, and μ their mean. Ordinary scenes
+    have the covariance W within a scene, the covariance B between scenes, and the mean m. The
+    second number is at most 1.5 for 19 of CAVE's 20 training scenes, if each is compared with the
+    statistics of the other scenes. If the cube includes lamp and sensor, the second number is at
+    least 3.4 in both orders of the bands (docs/development/experiments/camera-check.md).
 
     Args:
         x: cube `(C, H, W)`.

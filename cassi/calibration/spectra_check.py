@@ -13,22 +13,22 @@ from cassi.systems import DDCassi, System
 from cassi.systems.coded import CodedSystem
 
 MIN_DIRECTION_SCORE = -0.1
-"""Least `direction_score` of bands in the right order. Bands with a lower score are probably in
-reverse."""
+"""If the `direction_score` is lower, the bands are probably in reverse."""
 MAX_ORDINARY = 6.0
-"""Largest distance of the mean spectrum of a reflectance, see `distances_from_scenes`. A cube with
-a larger distance includes lamp and sensor."""
+"""Largest second number of `distances_from_scenes` for a reflectance. If it is larger, the cube
+includes lamp and sensor."""
 MAX_IN_LAMP_LIGHT = 5.5
 """Largest distance in the light of lamps. A larger distance means a wrong camera or an unusual
 lamp. Right cubes of 20 random cameras have 0.3 to 2.7; under lamps 3 of 120 have more than 5.5."""
 LAMP_LIGHT_DIVISOR = 5.0
 """Divisor of the score in the light of lamps: lamps and sensors differ more than scenes do."""
 MAX_ALTERNATION = 0.05
-"""Largest alternation of spectra from band to band, if all bands lie on whole pixels."""
+"""Largest `alternation` of spectra from band to band, if all bands lie on whole pixels."""
 MAX_ALTERNATION_BETWEEN = 0.2
-"""Largest alternation if bands lie between pixels, where interpolation blurs every band by another
-fraction. Right random cameras (`scripts/benchmarks/lab.py`) have 0.4 to 13 %; cameras with a mask
-that is half a pixel off have 38 and 40 %."""
+"""Largest `alternation` if bands lie between pixels. Interpolation blurs each band differently.
+
+The alternation is 0.4 to 13 % for right random cameras (`scripts/benchmarks/lab.py`), and 38 and
+40 % for two with a mask that is half a pixel off."""
 UNKNOWN = "Direction: cannot be measured in a frame"
 
 
@@ -38,11 +38,11 @@ def check_spectra(
     wavelengths: Sequence[float] | None = None,
     white: Response | None = None,
 ) -> CameraCheck:
-    """Check by the spectra of a cube whether its camera can be right.
+    """Test a camera against the spectra of a cube.
 
-    A cube that includes lamp and sensor shows the direction better than reflectances, because lamps
-    and sensors have little blue. Reflectances are judged only if the illuminant is not that of a
-    lamp.
+    If a cube includes lamp and sensor, it shows the direction of the bands better than reflectances
+    do, because lamps and sensors have little blue. So reflectances are judged only if the cube does
+    not include a lamp.
 
     Args:
         x: cube `(1, C, H, W)`, in the unit of the camera.
@@ -51,7 +51,7 @@ def check_spectra(
         white: response of the camera; None: reflectances are not judged.
     """
     if wavelengths is None and system.codes_frames:
-        # The bands are frames of a video, which have no spectra.
+        # The bands are frames of a video, so their values are no spectra.
         return CameraCheck()
     warnings = []
     share = alternation(x[0])
@@ -96,12 +96,12 @@ def direction_score(
     reflectance: bool = False,
     statistics: Statistics | None = None,
 ) -> float | None:
-    """Return how much more probable spectra are as they are than in reverse.
+    """Return how much more probable the spectra of a cube are than these spectra in reverse.
 
-    The score is the distance from ordinary scenes in reverse, minus that of the spectra as they
-    are, see `distances_from_scenes`. This is a difference of log likelihoods per independent pixel.
-    It relies on red, orange and yellow pigments, which reflect all wavelengths above an edge.
-    Scenes without colour have scores near 0.
+    The score is the distance of the reversed spectra from ordinary scenes, minus the distance of
+    the spectra, see `distances_from_scenes`. This is a difference of log likelihoods per
+    independent pixel. It relies on red, orange and yellow pigments, because these reflect all
+    wavelengths above an edge. If a scene has no colour, its score is near 0.
 
     Args:
         x: cube `(C, H, W)`.
@@ -116,10 +116,10 @@ def direction_score(
     costs = distances_from_scenes(x, wavelengths, statistics)
     if costs is None:
         return None
-    # If the mean spectrum is far from that of scenes in both orders, the cube includes lamp and
-    # sensor. Then it is compared with scenes in the light of lamps, by the mean spectrum alone. The
-    # covariance is left out: in dark bands it is mostly noise and stray light, and a wrong camera
-    # changes it more than the mean.
+    # If the mean spectrum is far from that of scenes in both orders of the bands, the cube includes
+    # lamp and sensor. Then its mean spectrum is compared with those of scenes in the light of
+    # lamps. The covariance is left out: in dark bands it is mostly noise and stray light, and a
+    # wrong camera changes it more than the mean.
     if not reflectance and min(costs, key=sum)[1] > MAX_ORDINARY:
         costs = [
             (0.0, mean)

@@ -1,16 +1,16 @@
 """Estimate which offset each band has, from the ends of the light along the dispersion.
 
 `cassi.camera.place` estimates the light λ(o) of a frame: its spectrum over offsets in pixels.
-Continuous light that ends abruptly ends half a band beyond the outermost band. Other light does not
-show which wavelength falls at which offset. Then the bands keep their nominal offsets.
+If continuous light ends abruptly, it ends half a band beyond the outermost band. Other light does
+not show which wavelength falls at which offset. Then the bands keep their nominal offsets.
 
 Each end is an observation of the offset o of band c,
 
     o(c) = n(c) + s + t·P₁(v) + a·(P₂(v) − 1) + b·(P₃(v) − P₁(v)),   v = 2c/(C − 1) − 1
 
-with the nominal offsets n and Legendre polynomials P. The parameters s, t, a and b are fitted by
-least squares with a Gaussian prior of mean 0. A parameter that no end determines stays at 0, with
-the standard deviation of its prior as its error.
+n are the nominal offsets and P Legendre polynomials. The parameters s, t, a and b are fitted by
+least squares with Gaussian priors of mean 0. If no end determines a parameter, it stays at 0, and
+its error is the standard deviation of its prior.
 """
 
 from collections.abc import Sequence
@@ -23,19 +23,20 @@ from torch import Tensor
 from cassi.camera.window_model import MARGIN_PIXELS, outer_offsets
 
 SHIFT_DEVIATION = 1.0
-"""Prior standard deviation of the shift s, pixels: cameras are mounted to about a pixel."""
+"""Prior standard deviation of the shift s, pixels. Cameras are mounted to about a pixel."""
 STEP_DEVIATION = 0.03
-"""Prior standard deviation of the span, relative to the span. It gives the prior of t, because t is
-half of a change of the span."""
+"""Prior standard deviation of the span o(C − 1) − o(0), relative to the span. t is half of a
+change of the span, so its prior standard deviation is half of that of the span."""
 CURVE_DEVIATION = 0.05
-"""Prior standard deviation of a, relative to the span; b has half of it."""
+"""Prior standard deviation of a, relative to the span. That of b is half as large."""
 MIN_DEVIATION = 0.3
-"""Least prior standard deviation of t and a, pixels. It counts for short spans."""
+"""Least prior standard deviation of t and a, pixels. It replaces smaller ones of short spans."""
 END_ERROR = 0.2
 """Standard error of the position of an abrupt end of the light, pixels."""
 # The light ends where its power, relative to the plateau inside, rises through _END_LEVEL. The end
-# is abrupt if the power is at most _MAX_OUTSIDE 1.5 pixels outside, and at least _MIN_INSIDE 1.5
-# pixels inside. The light of a thermal lamp fades more slowly: it does not end with the bands.
+# is abrupt if two conditions hold: 1.5 pixels outside of it the power is at most _MAX_OUTSIDE, and
+# 1.5 pixels inside at least _MIN_INSIDE. The light of a thermal lamp fades more slowly and does not
+# end with the bands.
 _END_LEVEL, _MAX_OUTSIDE, _MIN_INSIDE = 0.08, 0.02, 0.2
 
 
@@ -136,8 +137,8 @@ def _fit_offsets(nominal: np.ndarray, ends: Sequence[Observation]) -> tuple[np.n
 
     def evaluate_polynomials(band: np.ndarray) -> np.ndarray:
         v = 2 * band / max(bands - 1, 1) - 1
-        # An end does not show a curve. Ends lie outside of −1 ≤ v ≤ 1, and with v clipped both
-        # curved terms are 0 at an end.
+        # An end does not show a curve. Ends lie outside of −1 ≤ v ≤ 1. If v is clipped to this
+        # range, both curved terms are 0 at an end.
         inner_v = v.clip(-1, 1)
         return np.stack(
             [np.ones_like(v), v, 1.5 * (inner_v**2 - 1), 2.5 * (inner_v**3 - inner_v)], -1

@@ -28,11 +28,11 @@ def displaced_camera(
         system: the nominal camera.
         values: values of `PARAMETERS` and `BLURS`, by key.
         pivot: band whose scene stays on its pixels, as a fraction of the spectrum: 0 is the first
-            band, 1 the last one. The shift of this band is given to the mask. None: bands move as
-            `values` say.
+            band, 1 the last one. The shift of this band is subtracted from those of all bands, and
+            added to that of the mask. None: no shift is subtracted.
     """
-    # A shift of the mask and a shift of all bands give the same frame, of scenes that differ by
-    # this shift. The pivot decides which of the two the camera has.
+    # A shift of the mask and an equal shift of all bands give the same frame, if the scene is
+    # shifted, too. The pivot decides which of the two shifts the camera has.
     offsets = torch.tensor(system.offsets, dtype=torch.float64)
     middle = float(offsets[[0, -1]].mean())
     z = (offsets - middle) / max(float((offsets[-1] - offsets[0]).abs()) / 2, 1.0)

@@ -17,20 +17,20 @@ from cassi.systems import SDCassi
 from cassi.systems.mask_kind import is_design
 
 EDGE_PIXELS = 4
-"""Width of the margin around a mask, pixels. The margin repeats the border of the mask."""
+"""Width of the margin around a mask, pixels. It is filled with the values at the mask's border."""
 SAMPLES_PER_PIXEL = 3
 """Samples per pixel of a mask, along each axis. More take more time; fewer interpolate worse."""
 # Transmission below this becomes 0. Interpolation in single precision leaves 1e-5 in a closed
-# element of the mask. Solvers divide by the transmission: with 1e-5, held-out errors rose 200 times
-# in cameras of few bands.
+# element of the mask, and solvers divide by the transmission. Without this limit held-out errors of
+# cameras of few bands were 200 times as large.
 _MIN_TRANSMISSION = 1e-4
 
 Basis = Callable[[Tensor, Tensor, Tensor], tuple[Tensor | float, Tensor | float]]
 """The displacement that a parameter of value 1 causes.
 
 It takes the row and the column, −1 to 1 from border to border of the mask, and the offset, −1 to 1
-from the smallest to the largest one. It returns the displacement across and along the dispersion,
-in units that `Parameter.scale` turns into pixels."""
+from the smallest to the largest one. It returns the displacement across the dispersion, and that
+along it, both in units of `Parameter.scale`."""
 
 
 class Parameter(NamedTuple):
@@ -39,8 +39,8 @@ class Parameter(NamedTuple):
     Attributes:
         name: name in tables, with the unit.
         deviation: standard deviation of the Gaussian prior with mean 0, in the parameter's unit.
-        scale: takes height and width of a mask, and returns the pixels, across and along the
-            dispersion, by which a value of 1 moves the border of the mask.
+        scale: takes height and width of a mask, and returns the pixels by which a value of 1 moves
+            the border of the mask: first across the dispersion, second along it.
         basis: displacement that a value of 1 causes, relative to `scale`.
     """
 
@@ -63,14 +63,14 @@ def _degree_scale(height: float, width: float) -> tuple[float, float]:
 
 
 DISPLACEMENTS: dict[str, Parameter] = {
-    # Deviations of the first three: a mask is mounted with an error of one or two pixels, half a
-    # degree, and one per cent of its size.
+    # Deviations of the first three: a mask is mounted to one or two pixels, half a degree, and one
+    # per cent of its size.
     "across": Parameter("shift across (px)", 1.5, _pixel_scale, lambda u, v, z: (1.0, 0.0)),
     "rotation": Parameter("rotation (degrees)", 0.5, _degree_scale, lambda u, v, z: (-v, u)),
     "magnification": Parameter("magnification − 1", 0.01, _half_size_scale, lambda u, v, z: (u, v)),
     # Lenses and disperser shear and bend an image by some thousandths of its size. Without the
-    # quadratic terms the corners of a mask are 0.4 to 2.5 pixels off, with them 0.05 to 0.5
-    # (docs/development/experiments/evidence.md).
+    # quadratic terms the corners of a mask were misplaced by 0.4 to 2.5 pixels, with them by 0.05
+    # to 0.5 (docs/development/experiments/evidence.md).
     "stretch": Parameter("stretch", 0.003, _half_size_scale, lambda u, v, z: (u, -v)),
     "shear": Parameter("shear", 0.003, lambda h, w: (w / 2, h / 2), lambda u, v, z: (v, u)),
     "across uu": Parameter(
@@ -114,15 +114,15 @@ PARAMETERS = DISPLACEMENTS | ALONG_DISPERSION
 PRINTED_PARAMETERS = ("across", "rotation", "magnification", "tilt", *ALONG_DISPERSION)
 """Parameters that a calibration prints as numbers of the camera."""
 LIGHT_PARAMETERS = ("width", *(key for key in DISPLACEMENTS if key.startswith(("tilt", "colour"))))
-"""Parameters that are fitted but do not change the mask, because they depend on the offset."""
+"""Parameters that are fitted but do not change the mask: their effect depends on the offset."""
 BAND_PARAMETERS = (*LIGHT_PARAMETERS[1:], "bands", "step", "curve")
 """Parameters that move single bands and leave the mask where it is."""
 BLURS = {"blur": (0.1, 0.2), "width": (1.0, 0.5)}
-"""Prior mean and standard deviation of two variances.
+"""Priors of two variances. first: mean; second: standard deviation.
 
-"blur" is the variance of the blur of the mask, pixels². "width" is the variance, along the
-dispersion, of the light of one offset. Its unit is the variance of light that is even from one
-offset to the next."""
+blur: variance of the blur of the mask, pixels².
+width: variance of the light of one offset along the dispersion, relative to that of light that is
+even from one offset to the next."""
 
 
 def from_middle(row: Tensor, column: Tensor, size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -160,8 +160,9 @@ def fine_mask(mask: Tensor, oversampling: int = SAMPLES_PER_PIXEL) -> Tensor:
 
     With an oversampling of 1 the values do not change: simulations interpolate the mask's pixels.
     """
-    # Linear interpolation spreads the edges of a design mask over a pixel, as a sensor does. A
-    # measured mask was averaged by its sensor already. Cubic interpolation adds no second blur.
+    # A design mask is interpolated linearly. This spreads its edges over a pixel, as a sensor does.
+    # A measured mask was averaged by its sensor already. So it is interpolated by cubics, which add
+    # no second blur.
     size = [oversampling * (length - 1) + 1 for length in mask.shape[-2:]]
     mode = "bilinear" if is_design(mask) else "bicubic"
     samples = (
@@ -236,7 +237,8 @@ def _gaussian_blur(image: Tensor, variance: float, dim: int) -> Tensor:
     if variance < 1e-6:
         return image
     radius, length = math.ceil(1 + 4 * variance**0.5 + variance / 3), image.shape[dim]
-    # The transform is periodic. With this period less than 1e-16 of the weights lies outside of it.
+    # The transform is periodic. The period is so long that less than 1e-16 of the weights lies
+    # outside of it.
     samples = 4 * radius + 64
     response = np.exp(variance * (np.cos(2 * math.pi / samples * np.arange(samples // 2 + 1)) - 1))
     kernel = np.fft.irfft(response, samples)[: radius + 1].tolist()
@@ -258,7 +260,7 @@ def moved_mask(
 ) -> Tensor:
     """Return the mask of a camera, displaced and blurred as in the middle of the dispersion.
 
-    The width of the light does not blur this mask, because the bands of the camera have that width.
+    "width" does not blur this mask, because the bands of the camera have that width themselves.
 
     Returns:
         Transmission, shaped like the camera's mask.

@@ -5,17 +5,19 @@ bands and pixels with the covariance
 
     ⟨b_c(p) b_d(q)⟩ = K_cd [(1 − r) + r·exp(−|p − q|/ℓ)]
 
-So the window's pixels y = Σ_c T_c b_c + noise are N(0, a² S). T_c is the mask of band c where it
-falls on the detector. S = B Bᵀ + D: the columns of B are the strongest products of a spectral and a
-spatial component, and stray light; the diagonal D has noise and all weaker products. The amplitude
-a of each window is the likeliest one, a² = yᵀ S⁻¹ y / N:
+So the N pixels of a window, y = a (Σ_c T_c b_c + noise), are Gaussian with mean 0 and covariance
+a² S. T_c is the mask of band c on the pixels of the detector. S = B Bᵀ + D. B has a column for
+stray light, and one for each of the strongest products of a spectral and a spatial component. The
+diagonal D is the variance of noise and of all weaker products. The amplitude a of each window is
+the likeliest one, a² = yᵀ S⁻¹ y / N. Up to a constant this gives
 
     log p(y) = −N/2 · log(yᵀ S⁻¹ y / N) − ½ log det S
 
-The second moment K of the spectra starts as that of ordinary scenes, K₀. Illuminant, sensor and
-scene differ. So K is estimated from the frame under each camera, by expectation maximisation with
-an inverse Wishart prior. The prior gives K₀ the weight of `PRIOR_WINDOWS` windows. So each camera
-is judged with the spectra that fit it best. Spectra unlike those of scenes lower its evidence.
+The second moment K of the spectra starts as that of ordinary scenes, K₀. But illuminant, sensor and
+scene differ from frame to frame. So K is estimated from the frame for each camera, by expectation
+maximisation with an inverse Wishart prior. The prior gives K₀ the weight of `PRIOR_WINDOWS`
+windows. So each camera is judged with the spectra that fit it best, and spectra unlike those of
+scenes lower its evidence.
 
 Source: O'Hagan and Kingman, "Curve fitting and optimal design for prediction", Journal of the Royal
 Statistical Society B 40 (1978), for Gaussian processes; Dempster, Laird and Rubin, "Maximum
@@ -41,30 +43,30 @@ from cassi.systems.coded import CodedSystem
 MOMENT = Path(__file__).with_name("moment.json")
 """Second moment of spectra. scripts/data/spectra.py computes it from CAVE's training scenes."""
 WINDOW_SHAPE = (8, 32)
-"""Size of a window, pixels across and along the dispersion. In a shorter window it is harder to
-tell spectra from the mask."""
+"""Size of a window, pixels. first: across the dispersion; second: along it. In a window that is
+shorter along the dispersion, spectra are harder to tell from the mask."""
 MIN_WINDOWS = 8
-"""Fewest windows of a fit: the scatter of fewer windows gives no standard errors."""
+"""Fewest windows of a fit. The scatter of fewer windows gives no reliable standard errors."""
 MAX_WINDOWS = 24
 """Largest number of windows by which a frame is judged. More windows take more time and give
 smaller standard errors."""
 ROUGHNESS, CORRELATION_PIXELS = 0.15, 30.0
-"""Share r of the variance within a window, and its correlation length ℓ, pixels. A larger r or a
-smaller ℓ allows scenes that change more within a window."""
+"""Texture of scenes within a window. first: its share r of the variance; second: its correlation
+length ℓ, pixels. A larger r or a smaller ℓ allows scenes that change more within a window."""
 PRIOR_WINDOWS = 30.0
 """Weight of K₀, as a number of windows. A larger weight keeps the spectra nearer to K₀."""
 EM_STEPS = 3
 """Steps of expectation maximisation. More steps fit the spectra better and take more time."""
 LINE_FRACTION = 0.05
-"""Share of K₀ in which bands are independent: light in spectral lines."""
+"""Share of K₀ for light in spectral lines, which is independent from band to band."""
 STRAY_LEVEL = 0.03
 """Standard deviation of stray light, relative to the light of a window."""
 TEXTURE_VARIANCE = 1 / 300
 """Variance of texture that changes from pixel to pixel, relative to the variance of a window."""
 NOISE_LEVEL = 0.005
 """Standard deviation of the noise, relative to the root mean square of the frame."""
-# Largest number of columns of B that are products of a spectral and a spatial component. Time rises
-# with the square of this number. Weaker products count in the diagonal D.
+# Largest number of products of a spectral and a spatial component that are columns of B. Time rises
+# with the square of this number. Weaker products are part of the diagonal D.
 _MAX_PRODUCTS = 24
 # Least energy of a window, relative to the median of all windows. Darker windows are mostly noise.
 _MIN_ENERGY = 0.05
@@ -77,7 +79,7 @@ class Optics:
     Attributes:
         masks: transmission, `(K, 1|C, H, W)` on the CPU; interpolated linearly between pixels.
         offsets: offsets of the bands, pixels `(C,)`, float64.
-        row_shift: pixels by which the masks lie lower than in their files.
+        row_shift: shift of the masks down relative to their files, pixels.
     """
 
     masks: Tensor
@@ -116,7 +118,7 @@ class LogEvidence(NamedTuple):
         """Return this log evidence minus that of a reference, in nats and in standard errors.
 
         The standard error follows from the scatter of the differences over the windows. So it
-        includes errors of the model, and a difference that few windows make is not significant.
+        includes errors of the model. If only few windows differ, the margin is not significant.
         """
         differences = self.windows - reference.windows
         total = float(differences.sum()) + self.prior - reference.prior
@@ -158,8 +160,8 @@ def spectra_moment(wavelengths: Sequence[float]) -> Tensor:
 class Windows:
     """Windows of frames, as small float64 matrices on the CPU.
 
-    The choice of the windows does not depend on the bands of the camera. So cameras can be compared
-    by the same windows.
+    The choice of the windows does not depend on the bands of the camera. So all cameras are
+    compared by one choice of windows.
 
     Args:
         y: frames `(B, K, H', W')`.
@@ -262,7 +264,7 @@ class Windows:
             noise: variance of the noise of each window, relative to the nominal one, `(W,)`.
             white_variance: additional variance without correlation between pixels, `(W, N)`.
         """
-        # A window without light has level 0. The floors below keep its matrices regular.
+        # The level of a window without light is 0. The lower limits below keep matrices regular.
         power = spectral.square()
         pixels = self.good_pixels.sum(1)
         level = power.sum((1, 2)) / pixels
@@ -309,7 +311,7 @@ class Gaussian(NamedTuple):
     def solve(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Return the Cholesky factor of I + BᵀD⁻¹B, a² `(W, Q)`, BᵀS⁻¹y, S⁻¹y and D⁻¹B.
 
-        y has Q frames of each window, `(W, N, Q)`.
+        y are the pixels of each window in Q frames, `(W, N, Q)`.
         """
         weighted_columns = self.columns / self.residual_variance[..., None]
         # By Woodbury's identity only matrices of the size of B's columns are factorized.
@@ -431,8 +433,8 @@ class Evidence(Windows):
         roughness = self.y.new_full((len(self.y),), ROUGHNESS)
         gaussian = self.gaussian(spectral, self.products(factor, _MAX_PRODUCTS), roughness, 1.0)
         chol, amplitude, mean, *_ = gaussian.solve(self.y[..., None])
-        # No light of this camera reaches a dark window. So this window does not count for the
-        # camera or against it.
+        # If no light of this camera reaches a window, the window counts neither for the camera nor
+        # against it.
         is_dark = gaussian.level <= 1e-9 * gaussian.level.amax()
         nats = torch.where(is_dark, 0.0, gaussian.nats(chol, amplitude))
         return nats, amplitude[:, 0], chol, mean[..., 0]
@@ -442,8 +444,8 @@ class Evidence(Windows):
     ) -> tuple[Tensor, Tensor]:
         """Take one step of expectation maximisation.
 
-        The illuminant has no prior: λ_c² = S_cc/K₀_cc, with the mean S of the windows' second
-        moments. Then K = (P·λK₀λ + W·S)/(P + W), with P = `PRIOR_WINDOWS`.
+        S is the mean of the windows' second moments. The illuminant λ has no prior:
+        λ_c² = S_cc/K₀_cc. Then K = (P·λK₀λ + W·S)/(P + W), with P = `PRIOR_WINDOWS`.
 
         Returns:
             A factor of the second moment of the spectra, and λ `(C, 1)`.
@@ -464,8 +466,8 @@ def _spread_indices(total: int, count: int) -> Tensor:
     """Return `count` of the numbers 0 to `total` − 1, spread evenly."""
     if total <= count:
         return torch.arange(total)
-    # If steps of equal length are a multiple of the windows in a row, they take all windows from
-    # one column of the frame. The golden ratio adds another fraction to each step.
+    # If steps of equal length are a multiple of the windows in a row, all windows lie in one column
+    # of the frame. The golden ratio adds a different fraction to each step.
     gap = total / count
     golden = (torch.arange(count) * 0.618034) % 1
     return ((torch.arange(count) + golden) * gap).long().clamp_max(total - 1)

@@ -1,9 +1,9 @@
-r"""Fit the place of a mask on the detector and the light along the dispersion to any snapshot.
+r"""Fit the place of a mask on the detector, and the light along the dispersion, to any snapshot.
 
-The fit maximises the log evidence of all windows over place, blur and light, see
-`cassi.camera.window_model`. One step of Fisher scoring changes all parameters at once. The Fisher
-information is the mean outer product of the gradients of frames that are drawn from the model.
-Parameters that are not identifiable stay at the means of their priors.
+The fit searches the place, blur and light with the largest log evidence of all windows, see
+`cassi.camera.window_model`. One step of Fisher scoring changes all parameters at once. For the
+Fisher information, frames are drawn from the model; it is the mean outer product of their
+gradients. If a parameter is not identifiable, it stays at the mean of its prior.
 
 Source: Longford, "A fast scoring algorithm for maximum likelihood estimation in unbalanced mixed
 models with nested random effects", Biometrika 74 (1987), for scoring; White, "Maximum likelihood
@@ -26,7 +26,7 @@ from cassi.camera.window_model import WALK_PRIOR_STEPS, WALK_STEP, State, Window
 COARSE_PARAMETERS = ("across", "rotation", "magnification", "stretch", "shear")
 """Parameters of the first, coarse fit."""
 MIN_RATIO = 2.0
-"""Standard errors by which a significant value differs at least from the mean of its prior."""
+"""A value is significant if it differs from its prior's mean by more than this, standard errors."""
 CLIMB_PIXELS = (0.16, 0.08, 0.04, 0.02)
 """Lengths of the steps of `PlaceFit.climb`, pixels."""
 
@@ -38,9 +38,9 @@ class MaskPlacement:
     Attributes:
         values: values of `PARAMETERS` and of `BLURS`, by key.
         errors: standard errors of the values that were fitted, by key.
-        significant: all values, by key. A value that does not differ significantly from the mean of
-            its prior is replaced by that mean. The other values are then the likeliest ones. So no
-            mask is interpolated and no band is moved for a value that is not significant.
+        significant: all values, by key. If a value does not differ significantly from the mean of
+            its prior, it is replaced by that mean, and the others by the likeliest values that go
+            with it. So no mask is interpolated and no band is moved without significance.
         offsets: offsets o of the light, pixels `(P,)`, float64.
         light: power λ(o)² of the light at the offsets, `(P,)`, mean 1.
         nats: log evidence of the windows of the fit, `(W,)`.
@@ -73,8 +73,8 @@ class PlaceFit(WindowModel):
             min_gain: least gain of a step, nats. The run ends after a step that gains less.
         """
         # The rule of Levenberg and Marquardt: damping grows by a factor of 8 until a step raises
-        # the evidence, and falls by a factor of 8 after that step. If even a damping of 1e4 gives
-        # no gain, the state is a maximum.
+        # the evidence, and falls by a factor of 8 after that step. If no damping below 1e4 gives a
+        # gain, the state is a maximum.
         damping = 0.03
         for _ in range(steps):
             nats, gradient, drawn_gradients = self.scores(state, keys)
@@ -120,9 +120,9 @@ class PlaceFit(WindowModel):
         return state
 
     def _step(self, state: State, keys: Sequence[str], step: Tensor) -> State:
-        # The estimated curvature is valid only near the state. So a step changes a parameter by one
-        # unit at most, and λ by a factor of e. Light of λ = e⁻⁶ = 0.25 % is as good as dark, so
-        # log λ stays within ±6.
+        # The estimated curvature is valid only near the state. So a step changes a parameter by at
+        # most one unit, and λ by at most a factor of e. log λ stays within ±6, because light of
+        # λ = e⁻⁶ = 0.25 % is as good as dark.
         values = dict(state.values)
         for key, change in zip(keys, step[: len(keys)].tolist(), strict=True):
             values[key] += min(max(change, -1.0), 1.0)
@@ -135,12 +135,14 @@ class PlaceFit(WindowModel):
     def with_trust(self, state: State, keys: Sequence[str]) -> State:
         """Return the state with the trust that follows from the scatter of its windows.
 
-        Trust is the expected variance of the gradients over their actual variance, at most 1. It is
-        the magnitude adjustment of a composite likelihood of Pauli, Racugno and Ventura, Statistica
-        Sinica 21 (2011).
+        Trust is the expected variance of the gradients over their actual variance, at most 1.
+
+        Source: Pauli, Racugno and Ventura, Statistica Sinica 21 (2011), where it is called the
+        magnitude adjustment of a composite likelihood.
         """
-        # The gradients have 5 to 100 times the expected variance. With a trust of 1 the corners of
-        # a mask are 1.4 pixels off in place of 0.5 (docs/development/experiments/evidence.md).
+        # The gradients have 5 to 100 times the expected variance. The corners of a mask were 1.4
+        # pixels off with a trust of 1, and 0.5 with this trust
+        # (docs/development/experiments/evidence.md).
         _, gradient, drawn_gradients = self.scores(state, keys)
         return replace(state, trust=_estimate_trust(gradient, drawn_gradients, len(keys)))
 
@@ -150,14 +152,14 @@ class PlaceFit(WindowModel):
     ) -> MaskPlacement:
         """Return the placement of a state, with standard errors.
 
-        The covariance H⁻¹ (J + P) H⁻¹ holds for a model that may be wrong, too (White 1982). H is
-        the Fisher information with the prior. J is the sum of outer products of the windows'
-        gradients. P has the inverse variances of the prior.
+        The covariance is H⁻¹ (J + P) H⁻¹. It is valid even if the model is wrong (White 1982). H is
+        the Fisher information plus P. J is the sum of outer products of the windows' gradients. P
+        is the matrix of inverse variances of the prior.
 
         Args:
             state: a fitted state.
             keys: parameters that were fitted; none: all.
-            min_ratio: standard errors from which on a value is significant.
+            min_ratio: a value is significant above this many standard errors.
         """
         keys = tuple(keys) or self.keys
         nats, gradient, drawn_gradients = self.scores(state, keys)
@@ -199,8 +201,9 @@ class PlaceFit(WindowModel):
         deviations = torch.tensor([values[key] - priors[key][0] for key in keys]).double()
         while keys:
             errors = covariance.diagonal().sqrt()
-            # If the frame has less information than the prior, a value is not significant, however
-            # large it is. With equal information of both, the error is the prior's deviation / √2.
+            # If the frame has less information on a value than the prior, the value is not
+            # significant, however large it is. If both have equal information, the error is the
+            # prior's deviation / √2.
             is_weak = errors > torch.tensor([priors[key][1] for key in keys]) / 2**0.5
             ratio = torch.where(is_weak, 0.0, deviations.abs() / errors)
             # A sensor blurs every mask, so the blur is never reset in broadband light.

@@ -21,33 +21,37 @@ from cassi.camera.window_model import (
 from cassi.systems import SDCassi, System
 
 COARSE_STEPS, STEPS, FINAL_STEPS = 8, 5, 6
-"""Largest number of steps of Fisher scoring: of few parameters; of all parameters; of all
-parameters with the estimated trust."""
+"""Largest numbers of steps of Fisher scoring.
+
+first: for few parameters; second: for all parameters; third: for all parameters with the estimated
+trust."""
 HALF_PIXEL_PITCH, LIGHT_STEPS = 0.5, 8
-"""Pixels between offsets in the fit of the light, and its largest number of steps."""
+"""Fit of the light. first: pixels between offsets; second: largest number of steps."""
 MAX_OFFSETS = 100
-"""Largest number of offsets of the light, roughly. Time and memory rise with its square."""
+"""Approximate largest number of offsets of the light. Time and memory rise with its square."""
 MAX_LINE_WINDOWS = 128
-"""Windows of a fit to sums of bands. Simulated frames fit the model, so more windows still help."""
+"""Windows of a fit to sums of bands. Such frames are simulated and fit the model, so more windows
+help than in broadband light."""
 TRIAL_PIXELS = (-0.6, 0.0, 0.6)
 """Trial values of step and curve, pixels at the outermost bands."""
 MAX_STARTS = 3
-"""Number of states of a search that are fitted, the likeliest first."""
+"""This many of the likeliest states of a search are fitted."""
 SHARED_SHIFTS = (-0.5, -0.25, 0.25, 0.5)
 """Trial shifts of the bands along the dispersion, pixels. The mask moves back by as much."""
 ALIGNMENT_KEYS = ("across", "along", "rotation", "magnification", "blur")
 """Parameters of an alignment: they move the mask and leave the bands on their pixels."""
 MIN_ALIGNMENT_RATIO = 3.0
-"""Standard errors by which a significant alignment differs at least from the nominal one. The
-camera check has the same limit."""
+"""An alignment is significant if it differs from the nominal one by more standard errors than this.
+It is also the limit of the camera check, `MIN_STANDARD_ERRORS`."""
 MIN_ALIGNMENT_WINDOWS = 16
 """Fewest windows of an alignment. With fewer windows the standard errors themselves have a relative
 error of about a fifth or more."""
 SHARP_VARIANCE = 0.05
 """Variance of the blur of a sharp mask, pixels². A fit that starts with a sharp mask can tell a
-fraction of a pixel of the mask from a fraction of a pixel of the bands."""
+shift of the mask by a fraction of a pixel from such a shift of the bands."""
 MIN_SHARED_GAIN = 2.0
-"""Nats that a shift shared by mask and bands must gain. A value of two standard errors gains 2."""
+"""A shift shared by mask and bands is used if it gains more nats. A value that differs from 0 by
+two standard errors gains 2."""
 # Windows of the coarse search: few, because it evaluates the evidence at many places.
 _COARSE_WINDOWS = 24
 
@@ -158,8 +162,9 @@ def find_lines(
         fit.run(fit.with_trust(state, all_keys), all_keys, FINAL_STEPS, min_gain=0.1), all_keys
     )
     # `place` has the evidence of broadband light with an offset at every pixel, see `place_mask`.
-    # Light with an offset at every half pixel can imitate lines: compared with that, cameras in
-    # narrow-band light gain 2.1 dB in place of 3.4 (docs/development/experiments/evidence.md).
+    # Light with an offset at every half pixel can imitate lines. If its evidence were used here,
+    # cameras in narrow-band light would gain 2.1 dB in place of 3.4
+    # (docs/development/experiments/evidence.md).
     return placement if float(placement.nats.sum()) > float(place.nats.sum()) else None
 
 
@@ -175,9 +180,9 @@ def place_bands(
 
     1. Shifts, steps and curves are searched with few windows and a blurred mask. The likeliest
        states are fitted.
-    2. Fractions of a pixel are interpolated linearly, as in simulations. Linear interpolation blurs
-       the mask by its fraction and each band by its own. So the fit can tell a shift of the mask
-       from a shift of the bands.
+    2. Fractions of a pixel are interpolated linearly, as in simulations. The blur of the mask
+       depends on the fraction of its shift, the blur of a band on that of its offset. So the fit
+       can tell a shift of the mask from a shift of the bands.
     3. The best state is fitted with more windows and all parameters of the displacement.
     4. Values that are not significant go back to the means of their priors.
 
@@ -251,8 +256,8 @@ def _keep_significant(fit: PlaceFit, state: State, keys: tuple[str, ...]) -> Mas
         state, significant_keys = _share_shift(fit, state, significant_keys)
     errors = dict(placement.errors)
     if significant_keys:
-        # If mask and bands share a shift, only the sum of both parts is identifiable. So the error
-        # is computed for one part, with the other part fixed.
+        # If mask and bands share a shift, only the sum of their two shifts is identifiable. So the
+        # error is computed for one of them, with the other one fixed.
         final = fit.place(state, [key for key in significant_keys if key != "bands" or key in keys])
         errors |= final.errors
         placement = replace(
@@ -306,7 +311,7 @@ def find_misalignment(
     Raises:
         ValueError: no window is lit.
     """
-    # The model of light in lines places a mask to a pixel in broadband light, too.
+    # The model is that of one line per band. It places a mask to a pixel even in broadband light.
     coarse_fit, fit = (
         PlaceFit(y, system, good_pixels, None, count, SIMULATED_TAPS)
         for count in (_COARSE_WINDOWS, MAX_WINDOWS)
@@ -317,7 +322,8 @@ def find_misalignment(
         coarse_fit, coarse_fit.start(), across=(-1.0, 0.0, 1.0), along=(-1.0, 0.0, 1.0)
     )[0]
     state = _sort_by_evidence(coarse_fit, state, blur=(state.values["blur"], 0.0))[0]
-    # Most masks are right. If few windows show nothing significant, more windows are not fitted.
+    # Most masks are right. If the few windows of the first stage show nothing significant, the
+    # second stage is skipped.
     for stage in (coarse_fit, fit):
         state = stage.fit_noise(
             stage.run(stage.fit_noise(stage.resume(state), 3), ALIGNMENT_KEYS, STEPS)

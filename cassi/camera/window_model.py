@@ -1,18 +1,19 @@
-r"""Log evidence of a frame's windows, and its gradients by displacement of the mask and light.
+r"""Log evidence of a frame's windows, with gradients by the displacement of the mask and the light.
 
-In broadband light a frame is an integral along the dispersion,
+A frame is a sum along the dispersion,
 
     y(p) = Σ_o m(p − o − d(p, o)) x(p, o)
 
 x(p, o) is the light that is dispersed by o pixels, and d the displacement of the mask from its
-place in the file. In broadband light the offsets o are even, about a pixel apart. The model does
-not contain which wavelength falls at which offset. In light with one line per band the offsets o
+place in the file. In broadband light the offsets o are even, about a pixel apart, and the model
+does not say which wavelength falls at which offset. In light with one line per band the offsets o
 are those of the bands. The pixels of a small window are Gaussian with the covariance
 
     S = [Σ_oo' λ(o) λ(o') K(o, o') m(p − o) m(p' − o')] [(1 − r) + r·exp(−|p − p'|/ℓ)] + noise
 
 K is the second moment of ordinary reflectances. λ(o) is the spectrum of lamp and sensor over the
-offset. log λ is a random walk over the offsets, and the step of this walk is estimated.
+offset. r is the share of the variance within a window, and ℓ its correlation length. log λ is a
+random walk over the offsets, and the step of this walk is estimated.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from cassi.camera.evidence import (
 from cassi.systems import SDCassi
 
 MAX_WINDOWS = 48
-"""Windows of a fit. Time rises with their number, and errors fall with its square root."""
+"""Windows of a fit. Time rises in proportion to their number, errors fall with its square root."""
 SPECTRAL_COMPONENTS = 8
 """Number of components of ordinary spectra. Weaker components are left out."""
 MAX_PRODUCTS = 40
@@ -60,11 +61,12 @@ MAX_PRODUCTS = 40
 PITCH_PIXELS = 1.0
 """Pixels between offsets in broadband light. A finer pitch does not place the mask better."""
 MARGIN_PIXELS = 3.0
-"""Pixels of light beyond the outermost bands. A dispersion of 100 pixels may be wrong by 3 %."""
+"""Width of the light beyond the outermost bands, pixels. So a nominal dispersion of 100 pixels may
+be wrong by 3 %."""
 WALK_STEP = 0.2
 """Prior value of the step of the random walk of log λ. A smaller one gives smoother light."""
 WALK_PRIOR_STEPS = 6
-"""Weight of `WALK_STEP`, as a number of steps of the walk."""
+"""Weight of `WALK_STEP` in the estimate of the step, as a number of steps of the walk."""
 LEVEL_DEVIATION = 2.0
 """Prior standard deviation of the mean of log λ."""
 TRIAL_FACTOR = 2.5
@@ -73,8 +75,8 @@ NOISE_LIMITS = (1e-2, 30.0)
 """Limits of the variance of the noise of a window, relative to the nominal one."""
 ROUGHNESS_LIMITS = (0.005, 0.8)
 """Limits of the share r of a window."""
-# Number of drawn frames for the Fisher information, over all windows. The relative error of the
-# information falls with the root of this number; time rises with it.
+# Least number of frames that are drawn for the Fisher information, summed over all windows. Time
+# rises with this number, and the relative error of the information falls with its square root.
 _MIN_DRAWS = 288
 
 
@@ -85,9 +87,9 @@ class LightModel(NamedTuple):
         pitch: pixels between offsets. 0: light comes in one line per band, at the band's offset.
         is_simulated: the frame may be simulated, with light that ends at the edges of the mask.
             Then windows at these edges are allowed if there are few others.
-        uses_taps: fractions of a pixel are interpolated linearly. First the mask is interpolated on
-            the pixels of the scene, then each band on the detector. Simulations and reconstructions
-            do that; sensors do not.
+        uses_taps: fractions of a pixel are interpolated linearly: first the mask on the pixels of
+            the scene, then each band on the detector. Simulations and reconstructions do that;
+            sensors do not.
         points: for each sample, the place of its narrow-band light in the spectrum, in bands; None:
             light anywhere in the spectrum. Empty: None for all samples.
     """
@@ -176,8 +178,8 @@ class WindowModel:
             self.offsets.numpy(), bands.numpy()[order], np.asarray(nominal_wavelengths)[order]
         )
         self.factor = ordinary_spectra(tuple(nm.tolist()))[:, :SPECTRAL_COMPONENTS]
-        # The products that are columns of B are chosen once. A new choice for each state would make
-        # the evidence jump.
+        # The products that are columns of B are chosen once. If each state had its own choice, the
+        # evidence would jump from state to state.
         self.products = self.windows.products(self.factor, MAX_PRODUCTS)
 
     def _add_points(self, bands: Tensor, points: Sequence[float | None]) -> Tensor:
@@ -209,8 +211,8 @@ class WindowModel:
     def start(self, blur: float = 0.5) -> State:
         """Return a state without displacement.
 
-        `blur` is the variance of the mask's blur, pixels². With a blurred mask the evidence rises
-        towards the true place from a pixel or two away.
+        `blur` is the variance of the mask's blur, pixels². If the mask is blurred, the evidence
+        rises towards the true place even from one or two pixels away.
         """
         values = dict.fromkeys(PARAMETERS, 0.0) | {"blur": blur, "width": 1.0}
         ones = torch.ones(len(self.windows.y)).double()
@@ -322,9 +324,9 @@ class WindowModel:
         """
         # In broadband light noise and roughness stand for errors of the model of the optics. If
         # they were fitted to the frame, the standard errors would be too small. In light with lines
-        # the noise has to be estimated: gradients then have 2 to 6 times the expected variance.
-        # If the noise is a fixed share of the light, they have 70 to 115 times the expected
-        # variance (docs/development/experiments/evidence.md).
+        # the noise is estimated. The gradients then have 2 to 6 times the expected variance; if the
+        # noise is a fixed share of the light, 70 to 115 times
+        # (docs/development/experiments/evidence.md).
         if not self.has_lines:
             return state
         codes = self.codes(state)[0]
@@ -342,8 +344,8 @@ class WindowModel:
         """Return the Gaussian of each window and the spectral components.
 
         Returns:
-            The Gaussian; the components under the illuminant, `(P, R)`; the same on the pixels of
-            each window, `(W, N, R)`.
+            The Gaussian; the components under the illuminant, `(P, R)`; these components on the
+            pixels of each window, `(W, N, R)`.
         """
         illuminant = state.light.exp()
         factor = self.factor * illuminant[:, None]
@@ -447,8 +449,8 @@ class WindowModel:
         total = -0.5 * float((from_mean / deviation).square().sum())
         n_offsets, walk = len(state.light), state.walk
         steps = state.light.diff()
-        # Steps of log λ are normal with the standard deviation `walk`. The prior of `walk` counts
-        # like WALK_PRIOR_STEPS additional steps of the size WALK_STEP.
+        # Steps of log λ are normal with the standard deviation `walk`. The prior of `walk` has the
+        # weight of WALK_PRIOR_STEPS additional steps of size WALK_STEP.
         log_deviations = (n_offsets - 1 + WALK_PRIOR_STEPS) * math.log(walk)
         total -= 0.5 * float((steps / walk).square().sum()) + log_deviations
         total -= 0.5 * WALK_PRIOR_STEPS * (WALK_STEP / walk) ** 2
@@ -491,7 +493,7 @@ def _covered_windows(
     """Return a function that tells which windows get all their light through the mask.
 
     The function takes corners `(W, 2)` and the shape of the windows. A window at the edge of the
-    mask also gets light that falls beside the mask's file. The model does not know that light.
+    mask also gets light from beyond the area of the mask's file, which the model does not include.
     """
     low, high = sorted(outer_offsets(system.offsets))
 

@@ -21,7 +21,7 @@ class Problem:
         name: name of the scene.
         snapshot: the measurement, and the camera that the methods get.
         digest: hash of the contents; equal problems have equal digests.
-        true: the camera that took y, if it was a twin.
+        true: the camera that took y, if this was a twin; None: the camera of the snapshot took y.
         guide: picture `(1, G, H, W)`, response `(G, C)` and noise of a guide camera, if there is
             one; see `cassi.systems.Guided`.
     """
@@ -60,9 +60,9 @@ def make_problem(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Problem:
-    """Make the problem of a scene: simulate a measurement, or take the scene's own.
+    """Make the problem of a scene: take its measurement, or simulate one if it has none.
 
-    The measurement is simulated on the CPU, so it has the same bits on every device.
+    The measurement is simulated on the CPU, so it is equal to the last bit for every `device`.
 
     Args:
         item: the scene.
@@ -72,7 +72,7 @@ def make_problem(
         twin: camera that takes the measurement in place of `system`.
         guide: response `(G, C)` of a guide camera, and the noise of its picture relative to the
             root mean square.
-        seed: seed of the noise. Each scene has its own noise, which does not depend on the others.
+        seed: seed of the noise. The noise of a scene does not depend on the other scenes.
         device: the device of the problem, on which methods run.
 
     Raises:
@@ -86,8 +86,8 @@ def make_problem(
             f"and camera give, got {tuple(y.shape[1:])}"
         )
     # Problems with equal frames can differ in what methods use beside the frame: the true camera of
-    # a twin, the kind of light, bad pixels and the guide. So these are parts of the digest. A part
-    # without a value adds nothing, so that records of problems without it stay valid.
+    # a twin, the kind of light, bad pixels and the guide. So these are parts of the digest. If a
+    # problem does not have a part, nothing is added, so that earlier records stay valid.
     digest_parts: list[object] = [] if twin is None else [twin]
     if system.is_broadband:
         digest_parts.append("light of all wavelengths")

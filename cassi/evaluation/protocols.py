@@ -11,9 +11,9 @@ from cassi.evaluation.records import Record
 COLUMNS = {"I": "ideal", "II": "nominal", "III": "told", "IV": "calibrated"}
 """The four columns, each with the camera that a method uses.
 
-In column I the nominal camera took the measurement, and the nominal camera reconstructs it. In II
-to IV a camera that differs took the measurement. II reconstructs it with the nominal camera, III
-with the true camera, and IV with the camera that is estimated from the frame.
+I: the nominal camera took the measurement, and the method reconstructs it with this camera.
+II to IV: a camera that differs from the nominal one took the measurement. II reconstructs it with
+the nominal camera, III with the true one, and IV with one that is estimated from the frame.
 """
 SHARES = ("rho", "regained")
 MIN_LOSS_DB = 0.1
@@ -31,8 +31,8 @@ def compute_shares(row: Mapping[str, float | None]) -> dict[str, float | None]:
         row: PSNR in dB of each of the `COLUMNS`.
 
     Returns:
-        ρ and the regained share; None where a column is unknown, or the denominator is less than
-        0.1 dB.
+        ρ and the regained share. A share is None if a column is unknown, or if the denominator is
+        less than 0.1 dB.
 
     Source: InverseNet, arXiv 2603.04538, for ρ.
 

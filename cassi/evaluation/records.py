@@ -36,9 +36,10 @@ class Record:
         scene: name of the scene.
         method: name of the method.
         key: hash of all that the result depends on.
-        metrics: name → value, the same in every run; PSNR and SSIM as `psnr/PRESET`.
-        timing: `seconds` and `peak_memory_bytes`, which differ from run to run; `camera_seconds`,
-            the time to find the camera, if the method does not use the nominal one.
+        metrics: name → value, equal in every run; PSNR and SSIM as `psnr/PRESET`, `ssim/PRESET`.
+        timing: values that differ from run to run: `seconds`, `peak_memory_bytes`, and
+            `camera_seconds`, the time to find the camera if the method does not use the nominal
+            one.
         about: `parameters` and `flops` of a network.
         curve: (seconds, PSNR in dB) during the iterations.
         error: the reason of a failure, or None.
@@ -76,7 +77,7 @@ class RecordFolder:
         return self.root / f"{_job_name(job)}.npy"
 
     def read(self, job: Job, key: str | None = None) -> Record | None:
-        """Return the record of a job; None where there is none, or it has another key."""
+        """Return the record of a job; None if there is none, or if it has another key."""
         return self._parse_record(self.store.read(_job_name(job), key))
 
     def is_done(self, job: Job, key: str) -> bool:
@@ -104,7 +105,7 @@ class RecordFolder:
             target.parent.mkdir(parents=True, exist_ok=True)
             with atomic_path(target) as temporary:
                 # Cubes are large, and a hard link takes no space. But some file systems have no
-                # hard links, and a hard link cannot lead to another file system.
+                # hard links, and no hard link leads to another file system. Then cubes are copied.
                 try:
                     temporary.hardlink_to(cube)
                 except OSError:
@@ -128,7 +129,7 @@ class RecordFolder:
         return [record for record in records if record is not None]
 
     def _parse_record(self, values: Mapping[str, Any] | None) -> Record | None:
-        # Values of a report, or of another version of the package, have other fields than a record.
+        # Values of a report, or of another version of the package, do not have a record's fields.
         try:
             return None if values is None else Record(**values)
         except TypeError:

@@ -47,16 +47,16 @@ class Runner:
         identities: name → hash of all that the results of the method depend on.
         records: the folder that records are read from and written to.
         settings: all other settings that results depend on; records of other settings are invalid.
-        views: name → view of the problem, for methods that do not use the common one. Their
-            identities must differ too. The view of a scene is made once, for all methods that share
-            it.
+        views: name → view of the problem, for methods that do not use the common problem. The
+            identity of such a method must depend on its view. The view of a scene is made once, for
+            all methods that share it.
         seed: seed of torch's random numbers before each job.
         points: points of the convergence curve, see `measure`.
-        uncertainty: estimate error bars too, and score them where there is a truth.
+        uncertainty: estimate error bars, too, and score them if there is a truth.
         repeats: timed runs of each job; seconds are their median.
         explain: returns the reason of a failure in one line.
-        seen: the views of the last scene, with the seconds they took, or their failures.
-        problem: case, scene and problem of the last job, or the failure.
+        seen: views of the last scene; for each, the problem and its seconds, or the exception.
+        problem: case and scene of the last job, with the problem or the exception.
         flops: operations of each method for each camera and shape of a measurement.
     """
 
@@ -200,7 +200,7 @@ def score(outcome: TimedResult, problem: Problem, scene: str = "scene") -> Value
     """Compute every metric of a result; warn, with the scene's name, of an infinite one.
 
     There is a `psnr/PRESET` and an `ssim/PRESET` for every preset. The `residual` is ‖y − Ax‖/‖y‖.
-    If the cube was computed on a spectral grid, x is the cube on this grid.
+    For the residual, if the cube was computed on a spectral grid, x is the cube on this grid.
     """
     cube, solution = outcome.cube, outcome.result.solution
     values: Values = {}
@@ -252,8 +252,8 @@ def warm_up(method: Reconstructor, problem: Problem) -> int | None:
     counter = FlopCounterMode(display=False)
     counter.mod_tracker = cast(Any, _NoModuleTracker())
     grey_cube = problem.y.new_full((1, *system.cube_shape), 0.5)
-    # The counter may not know an operation, or a network may fail on a grey scene only. Then the
-    # timed run has no count.
+    # The counter may not know an operation, or a network may fail only on a grey scene. Then the
+    # operations have no count, and the network still warms up.
     try:
         with counter:
             method.run(system(grey_cube), system)
@@ -281,9 +281,9 @@ def measure(
 ) -> TimedResult:
     """Reconstruct, and measure time and memory.
 
-    Seconds are wall-clock time, and the device has no work left when the clock starts and stops.
-    The time of computing the curve is subtracted. The peak memory on a GPU is the memory that torch
-    allocated during the run. On a CPU it is the rise of the resident memory of this process, as
+    Seconds are wall-clock time without the time of computing the curve. The device has no work left
+    when the clock starts and stops. The peak memory on a GPU is the largest rise of the memory that
+    torch allocated. On a CPU it is the largest rise of the resident memory of this process, as
     Linux counts it, with libraries and torch's caches. Cube, memory and curve come from the first
     of `repeats` runs. The curve has about `points` pairs (seconds, PSNR in dB). A network has no
     curve.
@@ -350,8 +350,8 @@ class PeakMemory:
             self.initial: int | None = torch.cuda.memory_allocated(device)
             return
         self.initial = None
-        # glibc keeps freed memory. It is returned to the system first. Otherwise a run that reuses
-        # it would seem to need no memory.
+        # glibc keeps freed memory, and a run that reuses this memory would seem to need none. So
+        # the memory is returned to the system first.
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
         # Writing 5 resets the peak of the resident memory. Systems other than Linux have no such

@@ -64,8 +64,8 @@ def collect_values(record: Record) -> Values:
 def average(records: Sequence[Record], methods: Sequence[str]) -> dict[str, Values]:
     """Average the results of each method over scenes.
 
-    A mean is None if a scene has no value, for example because it failed: means over different
-    scenes cannot be compared.
+    If a scene has no value, for example because the method failed on it, the mean is None, because
+    means over different scenes cannot be compared.
     """
     result: dict[str, Values] = {}
     for method in methods:
@@ -91,9 +91,9 @@ def write_results(
 ) -> str:
     """Write results.csv, .md, .tex, results.json and timing.json.
 
-    results.json holds the values that are the same in every run; seconds, memory and the machine
-    are in timing.json. A method that failed on a scene has no mean. The means in results.md leave
-    out scenes on which every method failed, and the page gives their number.
+    results.json has the values that do not change from run to run. timing.json has seconds, memory
+    and the machine. If a method failed on a scene, it has no mean. But the means in results.md
+    leave out scenes on which every method failed, and the page gives their number.
 
     Args:
         folder: the folder of the files.
@@ -153,7 +153,7 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 MIN_PAIRED_SCENES = 6
-"""With fewer scenes no p is given: for five pairs the smallest p of Wilcoxon's test is 0.0625."""
+"""With fewer scenes no p is given: with five pairs p of Wilcoxon's test is at least 0.0625."""
 
 
 @dataclass(frozen=True)
@@ -313,7 +313,7 @@ def _format_csv(records: Sequence[Record], means: Mapping[str, Values]) -> str:
 def format_latex(
     means: Mapping[str, Values], preset: str, scenes: int, settings: Mapping[str, Any]
 ) -> str:
-    """Return a table environment of LaTeX, which needs the package booktabs.
+    """Return a table environment of LaTeX. It needs the package booktabs.
 
     Caption and label name the data set, the camera, the noise and the cases.
     """
@@ -354,7 +354,8 @@ def format_latex(
 
 
 LATEX_WIDTH, MARKDOWN_WIDTH = 80, 150
-"""Largest number of characters in a row. LaTeX's article class prints about 80, spaces included."""
+"""Largest number of characters in a row of a LaTeX and of a Markdown table. LaTeX's article class
+prints about 80, spaces included."""
 _MARKUP = re.compile(r"\\[a-z]+|[{}$]|\*\*|</?u>")  # characters that take no space in print
 
 
@@ -398,8 +399,8 @@ def _summarise(value: object) -> str:
     if not isinstance(value, Mapping):
         return str(value)
     kind = str(value.get("_target_", "")).rpartition(".")[2]
-    # A node without a class is a twin. Its defaults stand for a camera without defects, so they are
-    # left out, and only the defects are listed.
+    # A node without a class is a twin. The defaults of a twin stand for a camera without defects.
+    # So only values that differ from the defaults are listed.
     defaults = {} if kind else asdict(Twin())
     values = (
         f"{key}={_summarise(item)}"
@@ -473,7 +474,7 @@ def escape_markdown(text: str) -> str:
 def format_markdown(rows: Sequence[Sequence[str]], names: int = 1) -> str:
     """Return a table in Markdown. The first row is the heading.
 
-    The first `names` columns hold texts of users, whose special characters are escaped.
+    The first `names` columns have texts of users, and special characters in them are escaped.
     """
     from tabulate import tabulate
 

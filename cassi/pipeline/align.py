@@ -14,7 +14,7 @@ from cassi.systems.base import System
 from cassi.systems.sd_cassi import SDCassi
 
 MIN_GAIN = 0.02
-"""Relative fall of the held-out error that a change of the camera must bring.
+"""Least relative fall of the held-out error for which a change of the camera is used.
 
 A moved mask is interpolated and shares light between pixels. This alone lowers the held-out error,
 even if the move is wrong. In one camera a shift along the dispersion lowered the error from 0.048
@@ -26,16 +26,17 @@ def align(y: Tensor, system: System) -> Alignment | None:
 
     The alignment is estimated by the log evidence of a few windows of the frame. It is used if it
     differs significantly from the nominal one, and if it lowers the held-out error of
-    `cassi.methods.auto`. The bands and the scene stay where they are. The function corrects errors
-    of up to one pixel. `calibrate_on` corrects larger errors, and those of the dispersion.
+    `cassi.methods.auto`. Only the mask is moved: the offsets of the bands and the pixels of the
+    cube do not change. The function corrects errors of up to one pixel. `calibrate_on` corrects
+    larger errors, and those of the dispersion.
 
     Args:
         y: measurement `(B, K, H', W')`.
         system: the nominal camera, `Weighted` or not.
 
     Returns:
-        The alignment with the aligned camera; None if the mask stays. Only the mask of an `SDCassi`
-        with one mask for all bands and samples can be moved.
+        The alignment with the aligned camera; None if the mask is not moved. It can be moved only
+        in an `SDCassi` with one mask for all bands and samples.
     """
     nominal = system.base_camera
     if not can_be_placed(nominal):
@@ -48,9 +49,9 @@ def align(y: Tensor, system: System) -> Alignment | None:
         # The frame is too dark or too small for an estimate.
         return None
     # In broadband light a shift of the mask along the dispersion cannot be told from an error of
-    # the wavelengths. Random cameras of two generators were aligned. With shifts along the
-    # dispersion the mean gains were 1.3 and 2.6 dB, and the worst camera lost 2.4 dB. Without these
-    # shifts the mean gains were 0.8 and 2.9 dB, and the worst camera lost 0.6 dB
+    # the wavelengths. So such shifts are left out. On random cameras of two generators, aligned
+    # with them, the mean gains were 1.3 and 2.6 dB, and the worst camera lost 2.4 dB; without them
+    # the mean gains were 0.8 and 2.9 dB, and the worst camera lost 0.6 dB
     # (docs/development/experiments/calibration.md).
     if values is not None and system.is_broadband:
         values = values | {"along": 0.0}
@@ -79,7 +80,7 @@ def align(y: Tensor, system: System) -> Alignment | None:
 def to_unit_scale(y: Tensor, system: System) -> Tensor:
     """Return y without bad pixels, divided by the power of two next to its largest value.
 
-    The squares of the values are then finite. A division by a power of two changes no digit.
+    The squares of the divided values are finite. Division by a power of two causes no rounding.
     """
     y = zero_bad_pixels(y, system)
     return y / unit_of(y).amax()

@@ -28,8 +28,9 @@ from cassi.systems import DDCassi, SDCassi, System, TiltedCassi
 from cassi.systems.taps import sharp_taps
 
 # A calibration in broadband light is refused if its held-out error is at least this many times that
-# of the nominal camera. A right mask alone may predict worse, because the dispersion stays wrong.
-# Of 15 random cameras of two generators, those with the right mask had a ratio of 1.4 at most.
+# of the nominal camera. It is not refused for a ratio just above 1: even if the mask becomes right,
+# the error may rise, because the dispersion stays wrong. Of 15 random cameras of two generators,
+# those with the right mask had a ratio of 1.4 at most.
 _MAX_ERROR_RATIO = 2.0
 
 
@@ -46,11 +47,11 @@ def calibrate_on(
 ) -> Calibration:
     """Calibrate a camera on its own snapshots. Both commands and `cassi.calibrate` use this.
 
-    In a sensor's frame, in broadband light, the position of the mask is identifiable. In sums of
-    bands, as simulations make them, the dispersion is identifiable too. Both are estimated by the
-    log evidence of the frame. The calibrated camera is refused if it does not lower the held-out
-    error by 2 %. For a sensor's frame it is refused if it doubles the held-out error. Frames of
-    known light then refine the mask pixel by pixel.
+    Parameters are estimated by the log evidence of the frame. In a sensor's frame, in broadband
+    light, the position of the mask is identifiable. The calibrated camera is then refused only if
+    it doubles the held-out error. In sums of bands, as simulations make them, the dispersion is
+    identifiable, too. The calibrated camera is then refused unless it lowers the held-out error by
+    2 %. Last, frames of known light refine the mask pixel by pixel.
 
     Args:
         y: snapshots `(B, 1, H', W')` of any scenes.
@@ -120,8 +121,8 @@ class _CalibrationTask:
     ) -> Calibration:
         """Return the candidate with the lowest held-out error, or the nominal camera.
 
-        A later candidate must be better than an earlier one by `MIN_GAIN`, and the best candidate
-        must be better than the nominal camera by as much.
+        A candidate replaces an earlier one only if its error is lower by the share `MIN_GAIN`. The
+        best candidate replaces the nominal camera only if its error is lower by this share.
 
         Args:
             nominal: the nominal camera.
@@ -149,7 +150,7 @@ class _CalibrationTask:
 def _refine_by_known_light(
     calibration: Calibration, nominal: SDCassi, light_frames: Sequence[Frame]
 ) -> Calibration:
-    """Return a calibration with the mask refined pixel by pixel by frames of known light."""
+    """Return a calibration whose mask is refined, pixel by pixel, by frames of known light."""
     if not light_frames:
         return calibration
     camera = calibration.system
@@ -204,7 +205,7 @@ def _place_mask_and_bands(
     alignment = None
     if can_be_placed(nominal):
         alignment = find_misalignment(task.y, nominal, task.system.good_pixels)
-    # If bands move too, the evidence has many maxima. So the alignment, which moves the mask alone,
+    # If bands move, too, the evidence has many maxima. An alignment moves only the mask, so it
     # is one more candidate.
     if alignment is not None:
         places.append(replace(places[0], significant=alignment))
@@ -268,7 +269,7 @@ def _place_in_broadband(task: _CalibrationTask, nominal: SDCassi) -> Calibration
 
 
 def _try_lines(task: _CalibrationTask, nominal: SDCassi, calibration: Calibration) -> Calibration:
-    """Return a calibration with one line of light per band if it is better, else the given one."""
+    """Return a calibration for light of one line per band if it is better, else the given one."""
     place = find_lines(
         task.y, nominal, calibration.place, task.system.good_pixels, task.wavelengths
     )

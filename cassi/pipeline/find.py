@@ -31,7 +31,7 @@ def find_camera(
     """Return a snapshot with the camera that reconstructs it.
 
     First the mask is aligned, or the camera is calibrated. Then a guide is added, or a spectral
-    grid is chosen for the frame. Last a white frame is fitted with the resulting camera.
+    grid is chosen for the frame. Finally a white frame is fitted with this camera.
 
     Args:
         snapshot: a measurement with its nominal camera.
@@ -87,7 +87,7 @@ def add_grid(snapshot: Snapshot) -> Snapshot:
 
 
 def apply_white_frame(snapshot: Snapshot) -> Snapshot:
-    """Return a snapshot corrected by its white frame; the same snapshot if there is none."""
+    """Return a snapshot corrected by its white frame; if it has none, the snapshot as it is."""
     camera = snapshot.camera
     if camera.unit is None:
         return snapshot

@@ -23,11 +23,11 @@ class Card(Protocol):
 
     @property
     def wavelengths(self) -> Sequence[float] | None:
-        """The wavelengths it was trained for, nm; None where they are unknown."""
+        """The wavelengths of the network's training, nm; None if they are unknown."""
 
 
 class Recipe(Protocol):
-    """A factory of reconstructors for any number of bands."""
+    """Makes a reconstructor for any number of bands."""
 
     @property
     def may_change(self) -> bool:
@@ -37,7 +37,7 @@ class Recipe(Protocol):
         """Return the spectral grid to use; None: the camera's bands.
 
         Args:
-            grid: the grid that was chosen for the frame; None where it has none.
+            grid: the grid that was chosen for the frame; None: no grid was chosen.
         """
 
     def make(self, bands: int) -> tuple[Reconstructor, Card | None]:
@@ -52,9 +52,9 @@ class FixedMethod:
     may_change: bool = False
 
     def grid(self, grid: SpectralGrid | None) -> SpectralGrid | None:
-        """Return the grid for a solver; None for a network or a function of the user's.
+        """Return the grid for a solver; None for a network or a user's function.
 
-        A network or such a function may work with the bands of the camera only.
+        A network or a user's function may work only with the bands of the camera.
         """
         return grid if isinstance(self.method, Solver | ReconstructorWrapper) else None
 

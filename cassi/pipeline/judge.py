@@ -27,11 +27,11 @@ from cassi.solvers.statistics import relative_noise
 from cassi.systems.dispersion import is_even, offsets_of
 from cassi.uncertainty.estimate import MAX_DARK_SHARE, dark_share, estimate
 
-# A mask in its mount drifts by less than this, pixels. A larger alignment gives a warning: the mask
-# was moved, but its file probably belongs to another position or another mask.
+# A mask in its mount drifts by less than this, pixels. If an alignment shifts the mask by more,
+# there is a warning: the mask's file probably belongs to another position or another mask.
 _MAX_DRIFT_PIXELS = 1.5
 # A warning is given if two standard errors of a wavelength are at least this, nm. The limit is half
-# the width of a band-pass filter; a frame through such a filter would remove the error.
+# the width of a band-pass filter, because a frame through such a filter could remove the error.
 _MAX_WAVELENGTH_ERROR_NM = 5.0
 _FRAMES_REASON = "each band has its own mask and no band is moved, as for the frames of a video"
 
@@ -68,7 +68,8 @@ def assess(result: Result, seed: int = 0) -> Result:
         x,
         statistics=result.statistics,
         seed=seed,
-        # In a sensor's frame bands are as wide as their distance. The camera's bands are points.
+        # In a sensor's frame a band is as wide as the distance to the next one. The bands of the
+        # camera's model have no width.
         wide=snapshot.is_raw,
         along=result.solution.along,
     )
@@ -92,11 +93,11 @@ def check(result: Result) -> CameraCheck:
 def check_snapshot(
     snapshot: Snapshot, x: Tensor, method: Reconstructor, response: Response | None = None
 ) -> CameraCheck:
-    """Return the findings for and against the camera of a snapshot, with the seconds it took.
+    """Return the findings for and against the camera of a snapshot, and the seconds of the check.
 
     Args:
         snapshot: a measurement and its camera.
-        x: the cube `(1, C, H, W)`; of a large one every few pixels are enough.
+        x: the cube `(1, C, H, W)`; if it is large, a sample of its pixels is enough.
         method: the method that made the cube.
         response: response of the camera. If it is given, spectra are judged as reflectances.
     """
@@ -144,8 +145,8 @@ def _check_alignment(snapshot: Snapshot) -> CameraCheck:
 def check_wavelengths(snapshot: Snapshot) -> CameraCheck:
     """Warn if the wavelengths of a sensor's frame are uncertain, and the offsets are even.
 
-    In broadband light the offsets of the bands are not identifiable. Even offsets are those that
-    are assumed if the user gives none.
+    In broadband light the offsets of the bands are not identifiable. If they are even, they were
+    probably assumed, because even offsets are the default.
     """
     camera = snapshot.camera
     offsets = offsets_of(camera.system.base_camera)

@@ -37,7 +37,7 @@ def reconstruct(
 
 
 def add_response(result: Result) -> Result:
-    """Return a result with the response of its camera; the same result if there is none."""
+    """Return a result with the response of its camera; without a response, the result as it is."""
     unit = result.snapshot.camera.unit
     return result if unit is None else replace(result, response=unit.response(result.solution.x))
 

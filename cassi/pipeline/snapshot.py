@@ -37,8 +37,8 @@ class Camera:
 
     Attributes:
         system: the operator A, on the device of the snapshot.
-        wavelengths: nm, one per band; None where they are unknown.
-        wavelengths_error: standard errors of the wavelengths, nm; None where they are unknown.
+        wavelengths: nm, one per band; None if they are unknown.
+        wavelengths_error: standard errors of the wavelengths, nm; None if they are unknown.
         grid: spectral grid on which the cube is computed; None: the bands of the camera.
         unit: unit of the cube in the results; None: the unit of the camera.
         alignment: the alignment of the mask, if it was moved.
@@ -57,7 +57,7 @@ class Camera:
 
     @property
     def shows_frames(self) -> bool:
-        """Whether the bands may be frames of a video: each has its own mask, and no wavelength."""
+        """Whether the bands may be frames of a video: each has its own mask, but no wavelength."""
         return self.wavelengths is None and self.system.base_camera.codes_frames
 
 
@@ -68,10 +68,9 @@ class Snapshot:
     Attributes:
         y: measurement `(1, K, H', W')`, in the unit of the camera.
         camera: the camera that took it.
-        truth: the true cube `(1, C, H, W)`, on the CPU; None where it is unknown.
+        truth: the true cube `(1, C, H, W)`, on the CPU; None if it is unknown.
         level: brightness of truth and cube that counts as 1 in scores.
-        corrections: corrections of the raw frame, by step; None where it was simulated without
-            noise.
+        corrections: corrections of the raw frame, by step; None if y was simulated without noise.
         notes: lines for the user: how a file was read, and what was estimated.
     """
 
@@ -116,7 +115,7 @@ class Result:
         findings: findings for and against the camera.
         heldout: the held-out error, if asked for.
         uncertainty: the error of every value, if asked for, in the unit of the camera.
-        response: the response of the camera; None where it is unknown.
+        response: the response of the camera; None if it is unknown.
         scene: the cube in the unit of the settings; None if this is the unit of the camera.
         scene_uncertainty: the error of every value of `scene`.
         rows: one record per iteration.

@@ -1,4 +1,4 @@
-"""Estimate error bars: the standard deviation of every value of a cube, and of regional means."""
+"""Estimate and score error bars: σ of the values of a cube, and σ of regional means."""
 
 from cassi.uncertainty.error_model import LEVELS, NORMAL
 from cassi.uncertainty.estimate import Uncertainty, estimate

@@ -25,8 +25,8 @@ from cassi.systems.base import System
 from cassi.systems.grid import with_wide_bands
 from cassi.uncertainty.mask_shift import MaskShift, find_mask_shift, measure_shifted
 
-# Least relative change of the measurement by mirroring. With a smaller change the mask codes the
-# mirrored scene as it codes the scene.
+# Least relative change of the measurement if the scene is mirrored. If the change is smaller, the
+# mask codes the mirrored scene as it codes the scene.
 _MIN_CHANGE = 0.02
 # Side of the square of a local mean, pixels. A larger one averages over more texture of the scene.
 _MEAN_SIDE = 13
@@ -41,8 +41,8 @@ class Probe:
     Attributes:
         heldout: error at held-out pixels on the brightest lines, see
             `cassi.solvers.heldout.HeldOutLines`.
-        heldout_ratio: 75 % quantile, over held-out pixels of the mirrored scene, of |residual| over
-            the local root mean square of A·`repeated_error`. With noise it is large.
+        heldout_ratio: |residual| over the local root mean square of A·`repeated_error`, as the 75 %
+            quantile over the held-out pixels of the mirrored scene. Noise makes it large.
         response: change of the cube by added noise, over this noise, both as root mean squares; 0
             if the measurement has no noise.
         mask_shift: apparent shift of the mask.
@@ -60,7 +60,8 @@ class BootstrapResult:
 
     For the repeated reconstruction, x is mirrored and measured by the same camera. So another part
     of the mask codes every pixel. The residual of x with random signs is added as noise. If the
-    mask seems to be shifted, the shifted mask codes x, and the method gets the nominal mask.
+    mask seems to be shifted, the mirrored x is measured through the shifted mask, but reconstructed
+    with the nominal mask.
 
     Attributes:
         x: cube `(1, C, H, W)`.
@@ -87,9 +88,9 @@ class Trial:
         statistics: statistics of the whole measurement with which the cube was reconstructed; None:
             they are estimated.
         seed: seed of the random numbers.
-        is_broadband: the light is broadband, so the bands of an `SDCassi` are as wide as their
-            distance. Then the mirrored scene is measured with wide bands, and the method gets the
-            camera with narrow bands.
+        is_broadband: the light is broadband, so each band of an `SDCassi` is as wide as the
+            distance to the next one. Then the mirrored scene is measured with such wide bands, but
+            reconstructed with narrow bands.
         grid_cube: the cube on the spectral grid from which x was interpolated. This cube is
             mirrored in place of x. None: there is no grid.
     """
@@ -123,7 +124,7 @@ def bootstrap(trial: Trial, x: Tensor, probe: Probe | None = None) -> BootstrapR
     """
     system, seed = trial.system, trial.seed
     y = system.without_bad_pixels(trial.y)
-    # If there is a cube on the spectral grid, the measurement is consistent with that cube.
+    # If there is a cube on the spectral grid, that cube reproduces the measurement, not x.
     measured_cube, camera = (x, system)
     if trial.grid_cube is not None:
         measured_cube, camera = trial.grid_cube.x, trial.grid_cube.grid.camera(system)
@@ -140,8 +141,8 @@ def bootstrap(trial: Trial, x: Tensor, probe: Probe | None = None) -> BootstrapR
         and type(nominal) is SDCassi
         and nominal.band_width == 1
     ):
-        # The width of the bands changes the measurement by the difference of two simulations. Both
-        # are without the sharp interpolation of a measured mask, which wide bands do not have.
+        # The effect of wide bands is the difference of two simulations. Wide bands have no sharp
+        # interpolation of a measured mask, so neither simulation uses it.
         point_camera = nominal.replace(measured_mask=False)
         mirrored_y = (
             mirrored_y + with_wide_bands(point_camera)(mirrored_cube) - point_camera(mirrored_cube)
@@ -217,8 +218,8 @@ def _cut(system: System, lines: tuple[int, int], y: Tensor) -> tuple[System, Ten
 def mirror_axes(x: Tensor, system: System) -> tuple[int, ...]:
     """Return the axes along which a scene is mirrored.
 
-    A scene is mirrored across the dispersion. If the mask is its own mirror image across the
-    dispersion, it would code the mirrored scene as before. Then both axes are mirrored.
+    A scene is mirrored across the dispersion. If the mask is its own mirror image in this
+    direction, it codes the mirrored scene as before. Then both axes are mirrored.
 
     Args:
         x: the cube `(1, C, H, W)`.

@@ -14,7 +14,7 @@ from cassi.uncertainty.features import BASE, BRIGHTNESS, NAMES, NUMBERS, TEXTURE
 FILE = Path(__file__).with_name("error_model.safetensors")
 """Weights of the package. scripts/release/uncertainty.py fits them."""
 NORMAL = 1.6448536269514722
-"""Standard deviations to either side that hold 90 % of a normal distribution."""
+"""Half width of the interval that holds 90 % of a normal distribution, in standard deviations."""
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Nominal coverages of intervals."""
 ERRORS = ("heldout", "error of the scene", "noise", "motion")
@@ -24,9 +24,9 @@ HELDOUT_WITHOUT_NOISE = NAMES.index("heldout without noise")
 HELDOUT_EXPONENT, MAX_LOG_HELDOUT = 0.19, -1.3
 """Exponent of h/ρ, and the largest decimal logarithm of h/ρ that counts: 10^−1.3 = 5 %.
 
-Each frame needs another factor on σ to be right. On frames outside of the training the logarithm of
-this factor has a standard deviation of 0.21 without the term (h/ρ)^0.19, and 0.13 with it
-(docs/development/experiments/uncertainty.md)."""
+The σ of each frame is wrong by a factor that differs from frame to frame. On frames outside of the
+training the standard deviation of the factor's logarithm is 0.21 without the term (h/ρ)^0.19, and
+0.13 with it (docs/development/experiments/uncertainty.md)."""
 # Features of a scene that the regression does not get. They have one value per scene, and the
 # training has 20 scenes, so the regression would memorize the scenes.
 _UNUSED_FEATURES = [
@@ -34,12 +34,13 @@ _UNUSED_FEATURES = [
     *(NAMES.index(name) for name in ERRORS if name != "motion"),
 ]
 GROUPS = 3
-"""Number of groups of brightness, and of texture."""
+"""Number of groups of brightness; there are as many of texture."""
 REGIONS = (1, 3, 5, 9, 17, 33)
 """Sides of the square regions whose factors are tabulated, pixels."""
-# A value counts as unusual if a larger share of its features is outside of the range in training.
+# A value of a cube is unusual if more than this share of its features is outside of their range in
+# training.
 _MAX_OUTSIDE = 0.1
-# Decades by which a feature of a scene may leave the range in training. A larger margin warns less.
+# A feature of a scene may leave its range in training by so many decades without a warning.
 _MARGIN_DECADES = 0.05
 
 
@@ -51,8 +52,8 @@ class ErrorModel(nn.Module):
     b is the local error of the repeated reconstruction, φ are the features, and f is a network of
     two hidden layers. h and ρ are `heldout` and `heldout_ratio` of
     `cassi.uncertainty.bootstrap.Probe`. k is the factor for the group g of brightness and texture.
-    With k, 90 % of the errors of scenes that are not in the training are within ±1.645 σ (split
-    conformal prediction).
+    It is fitted so that 90 % of the errors of a group are within ±1.645 σ, where the σ of a scene
+    comes from an f that was not trained with this scene (conformal prediction, five folds).
 
     Attributes:
         center: mean of each feature in the training, `(F,)`.
@@ -62,8 +63,9 @@ class ErrorModel(nn.Module):
         edges: edges between the groups of brightness and of texture, `(2, GROUPS − 1)`.
         factors: factor k of each group, `(GROUPS, GROUPS)`.
         intervals: half widths of the intervals of `LEVELS`, in units of σ.
-        regions: factor of σ of a mean over a region of each side of `REGIONS`.
-        spectra: the same for the shape of a mean spectrum.
+        regions: factor of σ of the mean over a square, one for each side of `REGIONS`.
+        spectra: factor of σ of the shape of the mean spectrum, which is this spectrum over its mean
+            over the bands; one for each side of `REGIONS`.
     """
 
     center: Tensor
@@ -146,8 +148,8 @@ class ErrorModel(nn.Module):
             number = features.numbers[name]
             is_above = number > float(self.highest[index]) + _MARGIN_DECADES
             is_below = number < float(self.lowest[index]) - _MARGIN_DECADES
-            # Errors below those of all scenes in training are no reason to doubt the error bars.
-            # Numbers of unknowns or bands outside of their range are a reason, below and above.
+            # If the errors are smaller than those of all scenes in training, the error bars are not
+            # in doubt. If there are fewer or more unknowns or bands than in training, they are.
             if is_above or (is_below and name in ("unknowns", "bands")):
                 names.append(name)
         return names
@@ -155,10 +157,10 @@ class ErrorModel(nn.Module):
     def excess(self, features: Features) -> float:
         """Return the factor, at least 1, by which the errors of a scene exceed those in training.
 
-        The regression clamps features to their range in training. Four of them grow with the error:
-        the held-out error, the error of the mirrored scene, and the changes of the cube by noise
-        and by a shifted mask. The factor is the largest one by which any of the four exceeds its
-        range.
+        Four features of a scene grow with its error: the held-out error, the error of the mirrored
+        scene, and the changes of the cube by noise and by a shifted mask. The regression does not
+        see them above their range in training. So σ grows by the largest factor by which any of the
+        four exceeds its range.
         """
         largest = 0.0
         for index, name in enumerate(NAMES[-NUMBERS:], len(NAMES) - NUMBERS):
@@ -167,7 +169,7 @@ class ErrorModel(nn.Module):
         return float(10**largest)
 
     def factor_of(self, pixels: float, spectra: bool = False) -> float:
-        """Return the factor of σ of a mean over a region, interpolated between `REGIONS`.
+        """Return the factor of σ of a mean over a region, interpolated between sides of `REGIONS`.
 
         Args:
             pixels: number of pixels of the region.

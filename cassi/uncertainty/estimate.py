@@ -19,12 +19,12 @@ from cassi.uncertainty.features import Features
 MAX_UNUSUAL = 0.1
 """Largest share of unusual values without a warning, see `ErrorModel.predict`."""
 MAX_ROUGHNESS_FACTOR = 1.5
-"""Largest factor without a warning by which rough spectra raise the root mean square of σ."""
+"""A warning is given if rough spectra raise the root mean square of σ by more than this factor."""
 MAX_DARK_SHARE = 0.07
-"""Largest `dark_share` of a sensor's frame without a warning. In a frame with 5.7 %, 95 % of the
-values are within the 90 % intervals; in a frame with 8.2 %, 77 %
+"""Largest `dark_share` of a sensor's frame without a warning. The 90 % intervals hold 95 % of the
+values in a frame with a dark share of 5.7 %, but 77 % in a frame with a dark share of 8.2 %
 (docs/development/experiments/uncertainty.md)."""
-# Side of the squares whose mean light is compared, pixels.
+# Side of the squares of `dark_share`, pixels.
 _DARK_SQUARE_PIXELS = 8
 # A square is dark if its mean light is below this share of the mean of all squares.
 _DARK_LEVEL = 0.05
@@ -39,8 +39,9 @@ class Uncertainty:
             ±1.645 σ in 90 % of the values.
         pattern: an error of the method on this scene, in units of σ, with mean square 1,
             `(1, C, H, W)`. It shows how errors of neighbouring pixels and bands are correlated.
-        sources: root mean squares of the parts of σ, in the unit of the cube, by key: noise, errors
-            of the camera's model, and the part of the scene that the camera does not measure.
+        sources: root mean squares of the parts of σ, in the unit of the cube, by key. noise: by
+            noise; model: by a shift of the mask; unseen: in the null space of A, which the camera
+            does not measure.
         shift: apparent shift of the mask (down, right), pixels; texture alone gives up to 0.2.
         heldout: relative error at held-out pixels.
         warnings: messages on differences from the cameras and scenes with which σ was trained.
@@ -139,10 +140,10 @@ def uncertainty_of(
     """
     features = Features(result, system, level)
     std, unusual_share = model.predict(features)
-    # Cameras, bands or masks that training did not have may cause errors that it did not have.
+    # Other cameras, bands or masks than those in training may cause larger errors than in training.
     sigma = (std * model.excess(features)).to(result.x.dtype)
     smooth_level = float(sigma.square().mean().sqrt())
-    # Rough spectra show errors. Frames of a video have no spectra.
+    # Spectra that are rough from band to band show errors. The frames of a video are no spectra.
     if not system.base_camera.codes_frames:
         sigma = torch.maximum(sigma, features.roughness().to(sigma))
     roughness_factor = float(sigma.square().mean().sqrt()) / max(
@@ -165,8 +166,8 @@ def uncertainty_of(
 def _split(result: BootstrapResult, total: float) -> dict[str, float]:
     """Divide the error into parts of the noise, of a shifted mask, and of the null space of A.
 
-    The residual consists of noise and of the change by a shifted mask. The method is assumed to
-    respond to both as it responded to added noise. The rest of the error is in the null space,
+    The residual is assumed to consist of noise and of the change by a shifted mask, and the method
+    to respond to both as it responded to added noise. The rest of the error is in the null space,
     which A does not measure.
     """
     residual_power = float(root_mean_square(result.residual)) ** 2

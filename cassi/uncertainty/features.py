@@ -14,14 +14,14 @@ from cassi.systems.base import System
 from cassi.uncertainty.bootstrap import BootstrapResult
 
 FLOOR = 1e-4
-"""Least error or texture, relative to the signal level. Smaller ones count as this."""
+"""Added to a value before its logarithm, relative to the signal level. For the error of the scene,
+noise and motion it is the least value."""
 # Sides of the blocks of local means, pixels. A local mean is over 3×3 blocks.
 _FINE_PIXELS, _COARSE_PIXELS = 4, 16
-# Least held-out error. Smaller ones count as this.
+# Least `heldout` and `heldout_ratio` of a `Probe`. Smaller ones count as this.
 _MIN_HELDOUT = 1e-4
-# Order of the differences of neighbouring bands in `roughness`. With the second difference, 90 %
-# intervals hold from 83.1 % to 95.2 % of the values
-# (docs/development/experiments/uncertainty.md).
+# Order of the differences of neighbouring bands in `roughness`. With an order of 2, 90 % intervals
+# hold 83.1 % to 95.2 % of the values (docs/development/experiments/uncertainty.md).
 _DIFFERENCE_ORDER = 4
 
 NAMES = (
@@ -37,8 +37,10 @@ NAMES = (
 NUMBERS = 7
 """Number of features that are the same for a whole scene: the last ones of `NAMES`."""
 BASE, TEXTURE, BRIGHTNESS = (NAMES.index(n) for n in ("error 8", "deviation 8", "local mean"))
-"""Indices of three features. σ is a multiple of the first one, a local error. The other two decide
-the group of a value, see `ErrorModel`."""
+"""Indices of three features.
+
+BASE: the local error, which the `ErrorModel` scales to σ.
+TEXTURE, BRIGHTNESS: they decide the group of a value, which has its own factor of σ."""
 
 
 class Features:
@@ -47,20 +49,29 @@ class Features:
     b is the error of the repeated reconstruction and x the cube, both in units of the signal level.
     The features are decimal logarithms of
 
-    - the local root mean square of b in its band, over 3×3 pixels and about 8 and 32, and over all
-      bands
-    - the gradient of x in its band and of the mean over bands, and local standard deviations
-    - x itself, its local mean, and the mean over bands
-    - the differences of neighbouring bands, in units of one band in 28
-    - the back-projected residual, Aᵀ|y − Ax|/Aᵀ1
-    - the number of bands that share a pixel of the detector, Aᵀ(A1)/Aᵀ1
+    - error: the root mean square of b in its band, over squares of 3 pixels, and of about 12 ("8")
+      and 48 ("32"); over the first two also for all bands together
+    - gradient, deviation: the gradient and the local standard deviation of x in its band, and of
+      the mean of x over the bands
+    - value: x, its local mean, and its mean over the bands
+    - slope: the difference of the two neighbouring bands, for a distance of 1/28 of the spectrum
+    - residual: the back-projected residual Aᵀ|y − Ax|/Aᵀ1
+    - crowding: the number of bands that share a pixel of the detector, Aᵀ(A1)/Aᵀ1
 
-    Two features are no logarithms: the light Aᵀ1 behind the mask, and the place of the band in the
-    spectrum, −1 to 1.
+    Four features are not logarithms:
 
-    Further features are numbers of the whole scene, as decimal logarithms: unknowns per measured
-    value, bands, the held-out error, the held-out error over `Probe.heldout_ratio`, the mean error
-    b, and the changes of the cube by noise and by a shift of the mask.
+    - light, local light: Aᵀ1, the light behind the mask, and its local mean
+    - place, place squared: place of the band in the spectrum, −1 to 1, and its square
+
+    The last `NUMBERS` features are decimal logarithms of numbers of the whole scene:
+
+    - unknowns: values of the cube per measured value
+    - bands: number of bands over 28
+    - heldout: `Probe.heldout`
+    - heldout without noise: `Probe.heldout` over `Probe.heldout_ratio`
+    - error of the scene: root mean square of b
+    - noise: change of the cube by the noise
+    - motion: change of the cube by a significant shift of the mask
 
     Features are computed band by band, because all together take 28 times the memory of the cube.
 
@@ -140,8 +151,9 @@ class Features:
         r"""Estimate the error from the roughness of the spectra, `(1, C, H, W)`.
 
         Spectra of scenes are smooth, so their fourth difference is mostly error. If the errors of
-        neighbouring bands are independent, this difference has 70 times their variance. So the
-        estimate is the root of its local mean square over 70. With fewer than 5 bands it is 0.
+        neighbouring bands are independent, the variance of the difference is 70 times that of an
+        error. So the estimate is √(local mean of the squared difference / 70). With fewer than 5
+        bands it is 0.
         """
         if self.bands <= _DIFFERENCE_ORDER:
             return torch.zeros_like(self.x)

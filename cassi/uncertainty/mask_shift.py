@@ -11,15 +11,15 @@ from torch.func import functional_call
 from cassi.systems.base import System
 
 MEAN_SIDE = 5
-"""Side of the square over which a cube is averaged, pixels. The average does not have the pattern
-of the mask that a wrong mask leaves in a cube."""
+"""Side of the square over which a cube is averaged, pixels. A wrong mask leaves its pattern in a
+cube; the average does not have this pattern."""
 MIN_RESIDUAL_ERRORS = 8.0
 """A shift that is fitted with the cube itself is significant above this many standard errors."""
 MIN_CLEAR_SHIFT = 0.25
-"""A shift fitted with the averaged cube is believed by itself above this many pixels. Texture alone
-gives 0.1, rarely 0.2."""
+"""A shift that is fitted with the averaged cube needs no fit with the cube itself above this many
+pixels. Texture alone gives 0.1, rarely 0.2."""
 MIN_SHIFT = 0.05
-"""Least significant shift, pixels."""
+"""A smaller shift is never significant, pixels."""
 MIN_MEAN_ERRORS = 10.0
 """A shift that is fitted with the averaged cube is significant above this many standard errors."""
 ESTIMATED_FRACTION = 0.8
@@ -33,15 +33,15 @@ _MIN_DETERMINANT = 1e-9
 
 @dataclass(frozen=True)
 class MaskShift:
-    """Apparent shift of the mask relative to that of the camera.
+    """Apparent shift of the mask relative to its place in the camera.
 
     Attributes:
         shift: shift (down, right) fitted with the averaged cube, pixels. It is four fifths of the
             true shift.
         errors: standard errors by which `shift` differs from 0, for the larger of both directions.
         left: standard errors by which a shift (down, right) that is fitted with the cube itself
-            differs from 0. It is small if the cube is consistent with its measurement. The plan of
-            a reconstruction in blocks is a JSON file with this key.
+            differs from 0; small if the cube is consistent with its measurement. The plan
+            of a reconstruction in blocks stores it under this name.
         change: root mean square of the change of the measurement by the shift.
     """
 
@@ -63,8 +63,8 @@ class MaskShift:
             axis_across: axis across the dispersion, -2 or -1; None: there is no such axis.
         """
         # Light in a wrong band looks like a shift of 0.07 to 0.23 pixels along the dispersion. So
-        # the residual of the cube counts only for shifts across the dispersion. On 16 random draws
-        # that were not used for this choice, false warnings fell from 7 to 1
+        # the fit with the cube itself counts only for shifts across the dispersion. This choice
+        # reduced the false warnings on 16 other random draws from 7 to 1
         # (docs/development/experiments/uncertainty.md).
         if axis_across is None:
             return self._is_far
@@ -84,8 +84,8 @@ def find_mask_shift(y: Tensor, x: Tensor, system: System) -> MaskShift:
 
         min_δ ‖y − Ax̄ − Σ_k δ_k ∂(Ax̄)/∂s_k‖²
 
-    s is the place of the mask. The derivative by s is a difference of masks that are moved by a
-    pixel to either side.
+    s is the place of the mask. The derivative by s is half the difference of the measurements with
+    the mask moved by a pixel to either side.
 
     A cube can be consistent with its measurement through a wrong mask, but then it has a pattern of
     the mask. The mean x̄ of the cube over 5×5 pixels does not have this pattern. It does not have
@@ -145,7 +145,7 @@ def _fit(
     """Fit a shift of the mask to y − Ax.
 
     Returns:
-        Shift (down, right) in pixels; the same in standard errors; root mean square of the change
+        Shift (down, right) in pixels; this shift in standard errors; root mean square of the change
         of y by the shift.
     """
     mask = dict(system.named_buffers())[name]

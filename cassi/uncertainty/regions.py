@@ -42,14 +42,14 @@ def region(result: Any, where: Any) -> Region:
 
     The variance of the shape s_c/s̄ follows in the same way, to first order in the error. So both
     variances contain the correlation of the method's errors on this scene, in space and between
-    bands. The factor k depends on n. With k, 90 % of the errors of means on scenes that were not
-    used to fit it are within ±1.645 σ.
+    bands. The factor k depends on n. `scripts/release/uncertainty.py` fits k so that 90 % of the
+    errors of means are within ±1.645 σ, for scenes with which σ was not trained.
 
     Args:
         result: a `cassi.Reconstruction`, or anything with `x`, `std` and `pattern`,
             `(B, C, H, W)`.
-        where: an image `(H, W)` that is not zero at the pixels of the region, or a pair of slices
-            of rows and columns.
+        where: an image `(H, W)` that is not zero at the pixels of the region; or two slices, the
+            first of rows and the second of columns.
 
     Raises:
         ValueError: the region is empty, or has another size than the cube.

@@ -9,7 +9,8 @@ from cassi.uncertainty.error_model import LEVELS, NORMAL, load_error_model
 
 # Number of points of the sparsification curve.
 _STEPS = 50
-# Least share of the values on this curve. The mean error of fewer values depends on single values.
+# Least share of the values that is left in a point of this curve. The mean error of fewer values
+# depends on single values.
 _MIN_SHARE = 0.02
 
 
@@ -23,9 +24,9 @@ def score(x: Tensor, std: Tensor, truth: Tensor) -> dict[str, float]:
         truth: the true cube, `(C, H, W)`.
 
     Returns:
-        `coverage/50`, `/80`, `/90`, `/95`, the share of the values whose truth is in the interval
-        of that level; `width`, the mean width of the 90 % interval, 2 · 1.645 σ, in the unit of the
-        cube; `nll`, the mean of ½ (e/σ)² + ln σ + ½ ln 2π; `ause`, see `sparsification`.
+        `coverage/50`, `/80`, `/90`, `/95`: share of the values whose truth is in the interval of
+        50 %, 80 %, 90 % and 95 %. `width`: mean width of the 90 % interval, 2 · 1.645 σ, in the
+        unit of the cube. `nll`: mean of ½ (e/σ)² + ln σ + ½ ln 2π. `ause`: see `sparsification`.
 
     Raises:
         ValueError: shapes differ, or a σ is not > 0.
