@@ -226,8 +226,6 @@ def test_a_driver_that_cannot_be_asked_does_not_keep_torch_from_its_device(monke
     library.write_bytes(b"cassi-cuda-build:13.0 80-real;")
     message = r"driver could not be asked .*libcuda\.so\.1: cannot open"
     with pytest.warns(RuntimeWarning, match=message):
-        RuntimeWarning, match=r"driver could not be asked .*libcuda\.so\.1: cannot open"
-    ):
         _library._load_cuda(library)
 
 
