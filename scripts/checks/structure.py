@@ -145,6 +145,7 @@ def main() -> None:
     parser.add_argument("--folder", default="outputs/structure", help="output of the command")
     parser.add_argument("--beside", metavar="REVISION", help="also print the lines of a revision")
     options = parser.parse_args()
+    package: Counter[str] = Counter()
     total: Counter[str] = Counter()
     print(f"{'':20}{'lines':>8}" + "".join(f"{kind:>11}" for kind in KINDS))
     parts = sorted(p.name for p in (ROOT / "cassi").iterdir() if p.is_dir() and p.name[0] != "_")
@@ -152,9 +153,12 @@ def main() -> None:
     for part in folders:
         counts = sum((count_kinds(p.read_text()) for p in find_sources(part)), Counter[str]())
         total += counts
+        package += counts if part.startswith("cassi/") else Counter()
         row = "".join(f"{counts[kind]:>11}" for kind in KINDS)
         print(f"{part:20}{sum(counts.values()):>8}{row}")
     print(f"{'all':20}{sum(total.values()):>8}" + "".join(f"{total[k]:>11}" for k in KINDS))
+    share = package["comment"] / package["code"]
+    print(f"comments of cassi: {share:.1%} of its lines of code")
     print(dict(count_loose_types()), *find_long_functions(), sep="\n")
     for name, command in (("cassi.reconstruct(y, system)", False), ("cassi-reconstruct", True)):
         modules, lines = count_modules(command, options.folder)

@@ -198,10 +198,10 @@ sys.exit("connected")
 
 @pytest.mark.slow
 def test_who_has_no_certificate_is_no_client_of_a_cluster():
-    Client = pytest.importorskip("distributed", reason="needs the extra dask").Client
+    distributed = pytest.importorskip("distributed", reason="needs the extra dask")
     cluster = Cluster(**QUEUE, kind="local", options={})
     with open_workers(Settings(cluster=cluster)) as workers:
-        (address,) = [client.scheduler.address for client in Client._instances]
+        (address,) = [client.scheduler.address for client in distributed.Client._instances]
         assert address.startswith("tls://127.0.0.1:")
         for kind in ("none", "other"):
             python("-c", STRANGER, address, kind)
