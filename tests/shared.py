@@ -205,7 +205,7 @@ def stamps(folder, pattern="*/*.json"):
 
 def runs_in(folder):
     """Return what the runs of an evaluation took: another time where one was done again."""
-    return {name: str(values["timing"]) for name, values in Store(folder).all().items()}
+    return {name: str(values["timing"]) for name, values in Store(folder).read_all().items()}
 
 
 def damage_record(folder, name, old, new):
