@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from cassi.apps.camera.camera import Camera as CameraFile
-    from cassi.calibration.response import Unit
+    from cassi.calibration.unit import Unit
     from cassi.data.simulation import Noise
     from cassi.systems import DDCassi, SDCassi, TiltedCassi
 

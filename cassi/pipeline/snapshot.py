@@ -13,7 +13,8 @@ from cassi.calibration.findings import CameraCheck
 if TYPE_CHECKING:
     from cassi.calibration.alignment import Alignment
     from cassi.calibration.calibration import Calibration
-    from cassi.calibration.response import Response, Unit
+    from cassi.calibration.response import Response
+    from cassi.calibration.unit import Unit
     from cassi.solvers.base import Reconstructor, Solution
     from cassi.solvers.heldout import HeldOut
     from cassi.solvers.statistics import Statistics

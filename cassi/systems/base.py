@@ -34,7 +34,7 @@ class System(nn.Module, ABC):
         axis: axis of the dispersion, -1 along columns, -2 along rows.
         part_axis: axis along which a cube may be cut, -2 or -1: the camera mixes no pixels along
             it. None if there is no such axis.
-        unit: unit of the camera's cubes, a `cassi.calibration.response.Unit`; None if the camera's
+        unit: unit of the camera's cubes, a `cassi.calibration.unit.Unit`; None if the camera's
             file has no response. Operators ignore the unit.
         is_broadband: whether the measurements are a sensor's frames in broadband light. Estimation
             of the camera depends on this; operators ignore it.

@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch.nn.functional import avg_pool2d
 
+from cassi.calibration.dispersion_curves import FilterPlace, fit_curves
 from cassi.calibration.filters import (
-    FilterPlace,
     centroid,
     find_filtered_camera,
-    fit_curves,
 )
 from cassi.systems import Prism, SDCassi
 

@@ -10,7 +10,8 @@ from scipy.stats import wilcoxon
 
 from cassi.data.synthetic.twin import Twin
 from cassi.evaluation import Job, Record, RecordFolder, write_results
-from cassi.evaluation.tables import average, signed_rank
+from cassi.evaluation.comparison import signed_rank
+from cassi.evaluation.tables import average
 
 JOB = Job("", "a scene/1", "gap|tv")
 

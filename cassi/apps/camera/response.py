@@ -8,7 +8,8 @@ import torch
 from cassi.apps.inputs import file_path, read_frame
 from cassi.apps.settings import Reconstruct
 from cassi.calibration import Patch, Response
-from cassi.calibration.response import Source, Unit, WhiteFrame
+from cassi.calibration.response import WhiteFrame
+from cassi.calibration.unit import Source, Unit
 from cassi.checks import did_you_mean, is_number
 from cassi.data.formats.curves import read_curve
 from cassi.pipeline.snapshot import Snapshot
