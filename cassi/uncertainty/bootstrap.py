@@ -69,12 +69,16 @@ class BootstrapResult:
             reconstruction of x minus x.
         residual: y − Ax, `(1, K, H', W')`.
         probe: errors at held-out pixels.
+        noise: standard deviation of the noise, in the unit of y. A method fits a part of the noise,
+            so the residual is smaller than the noise. The added noise of the repeated measurement
+            is known: noise / residual = added noise / residual of the repeated reconstruction.
     """
 
     x: Tensor
     repeated_error: Tensor
     residual: Tensor
     probe: Probe
+    noise: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -150,18 +154,21 @@ def bootstrap(trial: Trial, x: Tensor, probe: Probe | None = None) -> BootstrapR
     is_heldout = draw_heldout(y.shape[1:], HELDOUT_SHARE, seed + 1).to(y.device)
     solution = trial.run(mirrored_y, system.weighted(bad_pixels=is_heldout))
     repeated_error = solution.x.flip(axes) - x
+    residual_of_mirrored = mirrored_y - solution.measured(system)
+    residual_level, repeated_level = (
+        float(root_mean_square(each)) for each in (residual, residual_of_mirrored)
+    )
+    noise = residual_level**2 / repeated_level if repeated_level > 0 else residual_level
     if probe is None:
         axis = system.part_axis or -2
         count = y.shape[axis]
         first, stop = brightest_lines(y, system, max(MIN_LINES, int(LINE_SHARE * count)))
-        noise = float(root_mean_square(residual))
-        heldout, response = _probe_method(trial, (first, stop), noise, mask_shift)
-        residual_of_mirrored = mirrored_y - solution.measured(system)
+        heldout, response = _probe_method(trial, (first, stop), residual_level, mask_shift)
         heldout_ratio = _heldout_ratio(
             residual_of_mirrored, system(repeated_error).flip(axes), is_heldout
         )
         probe = Probe(heldout, heldout_ratio, response, mask_shift)
-    return BootstrapResult(x, repeated_error, residual, probe)
+    return BootstrapResult(x, repeated_error, residual, probe, noise)
 
 
 def _heldout_ratio(residual: Tensor, error: Tensor, is_heldout: Tensor) -> float:

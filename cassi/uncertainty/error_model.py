@@ -35,6 +35,8 @@ _UNUSED_FEATURES = [
 ]
 GROUPS = 3
 """Number of groups of brightness; there are as many of texture."""
+SIDES = (1, 8, 32)
+"""Sides of the squares, pixels, for whose means there is a regression; 1: for single values."""
 REGIONS = (1, 3, 5, 9, 17, 33)
 """Sides of the square regions whose factors are tabulated, pixels."""
 # A value of a cube is unusual if more than this share of its features is outside of their range in
@@ -183,14 +185,19 @@ class ErrorModel(nn.Module):
         return table[index - 1] + fraction * (table[index] - table[index - 1])
 
 
-@lru_cache(maxsize=4)
-def load_error_model(path: Path = FILE) -> ErrorModel:
-    """Load the regression from a file, on the CPU."""
+@lru_cache(maxsize=8)
+def load_error_model(side: int = 1, path: Path = FILE) -> ErrorModel:
+    """Load the regression for means over squares of a side of `SIDES`, on the CPU."""
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:
         description: dict[str, Any] = json.loads((file.metadata() or {}).get("about", "{}"))
-        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        prefix = f"{side}."
+        state = {
+            name.removeprefix(prefix): file.get_tensor(name)
+            for name in file.keys()  # noqa: SIM118
+            if name.startswith(prefix)
+        }
     model = ErrorModel(description.get("width", 32))
     model.load_state_dict(state)
     return model.eval().requires_grad_(False)

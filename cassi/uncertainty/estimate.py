@@ -13,8 +13,9 @@ from cassi.solvers.base import GridSolution, Reconstructor
 from cassi.solvers.statistics import Statistics, root_mean_square, signal_level
 from cassi.systems.base import System
 from cassi.uncertainty.bootstrap import BootstrapResult, Probe, Trial, bootstrap
-from cassi.uncertainty.error_model import ErrorModel, load_error_model
+from cassi.uncertainty.error_model import SIDES, ErrorModel, load_error_model
 from cassi.uncertainty.features import Features
+from cassi.uncertainty.samples import Samples, draw_samples
 
 MAX_UNUSUAL = 0.1
 """Largest share of unusual values without a warning, see `ErrorModel.predict`."""
@@ -46,6 +47,7 @@ class Uncertainty:
         heldout: relative error at held-out pixels.
         warnings: messages on differences from the cameras and scenes with which σ was trained.
         seconds: time of the estimate, s.
+        samples: cubes that are all consistent with the measurement, if asked for.
     """
 
     std: Tensor
@@ -55,6 +57,7 @@ class Uncertainty:
     heldout: float
     warnings: tuple[str, ...]
     seconds: float = 0.0
+    samples: Samples | None = None
 
     def with_names(
         self, x: Tensor, wavelengths: Sequence[float], errors: Sequence[float]
@@ -92,6 +95,7 @@ def estimate(
     seed: int = 0,
     wide: bool = False,
     along: GridSolution | None = None,
+    samples: int = 0,
 ) -> Uncertainty:
     """Estimate the standard deviation of every value of a reconstruction.
 
@@ -107,11 +111,12 @@ def estimate(
         seed: seed of the random numbers.
         wide: the light is broadband, see `Trial`.
         along: the cube on the spectral grid from which x was interpolated; None: there is no grid.
+        samples: number of samples of the cube, even; 0: none.
 
     Raises:
         TypeError: the camera is no `cassi.systems.System`.
-        ValueError: y is not one sample, the method does not fit the camera, or its cube is not
-            finite.
+        ValueError: y is not one sample, the method does not fit the camera, its cube is not finite,
+            or the number of samples is odd.
     """
     if x.ndim != 4 or x.shape[0] != 1:
         raise ValueError(f"uncertainty: expected a cube (1, C, H, W), got {tuple(x.shape)}")
@@ -123,7 +128,12 @@ def estimate(
     trial = Trial(y, system, reconstructor, statistics, seed, wide, along)
     result = bootstrap(trial, x, probed)
     level = float(signal_level(y, system, statistics).max())
-    return uncertainty_of(result, system, level, load_error_model().to(x.device))
+    models = {side: load_error_model(side).to(x.device) for side in SIDES}
+    uncertainty = uncertainty_of(result, system, level, models[1])
+    if samples == 0:
+        return uncertainty
+    drawn = draw_samples(result, system, level, uncertainty.std, models, samples, seed)
+    return replace(uncertainty, samples=drawn)
 
 
 @torch.no_grad()

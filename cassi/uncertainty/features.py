@@ -74,21 +74,29 @@ class Features:
     - motion: change of the cube by a significant shift of the mask
 
     Features are computed band by band, because all together take 28 times the memory of the cube.
+    For the error of means over squares of pixels, all maps are averaged over such squares first.
 
     Args:
         result: result of the bootstrap.
         system: the camera.
         level: signal level of the measurement, in the unit of the cube.
+        side: side of the squares, pixels; H and W of the features are divided by it, rounded up.
     """
 
     @torch.no_grad()
-    def __init__(self, result: BootstrapResult, system: System, level: float) -> None:
-        self.x, self.error = (result.x / level).float(), (result.repeated_error / level).float()
+    def __init__(
+        self, result: BootstrapResult, system: System, level: float, side: int = 1
+    ) -> None:
+        self.x, self.error = (
+            mean_over_squares(cube / level, side).float()
+            for cube in (result.x, result.repeated_error)
+        )
         bands = self.bands = self.x.shape[1]
         ones = torch.ones_like(result.residual)
-        self.light = system.adjoint(ones).float()
-        self.band_count = system.adjoint(system(torch.ones_like(result.x))).float()
-        self.back_projected_residual = system.adjoint(result.residual.abs() / level).float()
+        self.light, self.band_count, self.back_projected_residual = (
+            mean_over_squares(system.adjoint(frame), side).float()
+            for frame in (ones, system(torch.ones_like(result.x)), result.residual.abs() / level)
+        )
         mean, power = self.x.mean(1, keepdim=True), self.error.square().mean(1, keepdim=True)
         self.features_of_all_bands = {
             "error of all bands 3": _log(_local_mean(power, 1).sqrt()),
@@ -103,7 +111,7 @@ class Features:
         shift_change = mask_shift.change if mask_shift.is_significant else 0.0
         changes = [result.probe.response * size / level for size in (noise, shift_change)]
         self.numbers = {
-            "unknowns": math.log10(self.x[0].numel() / ones[0].numel()),
+            "unknowns": math.log10(result.x[0].numel() / ones[0].numel()),
             "bands": math.log10(bands / 28),
             "heldout": math.log10(heldout),
             "heldout without noise": math.log10(
@@ -161,6 +169,13 @@ class Features:
         band = torch.arange(self.bands, device=power.device) - _DIFFERENCE_ORDER // 2
         error = (power / math.comb(2 * _DIFFERENCE_ORDER, _DIFFERENCE_ORDER)).sqrt()
         return error[:, band.clamp(0, self.bands - _DIFFERENCE_ORDER - 1)]
+
+
+def mean_over_squares(cube: Tensor, side: int) -> Tensor:
+    """Return means over squares of side × side pixels; squares at the border may be smaller."""
+    if side == 1:
+        return cube
+    return F.avg_pool2d(cube, side, ceil_mode=True, count_include_pad=False)
 
 
 def _log(values: Tensor) -> Tensor:

@@ -1,0 +1,147 @@
+"""Answer questions about a scene, with intervals, from samples of its cube."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cassi.uncertainty.error_model import FILE
+from cassi.uncertainty.questions import Question
+from cassi.uncertainty.samples import Samples
+
+ANSWER_LEVELS = (0.68, 0.9)
+"""Nominal coverages of the intervals of an answer."""
+# A standard deviation of 16 samples is off by a fifth. In a map it is averaged over squares of this
+# side, pixels, because the errors of neighbours are alike. This makes 90 % intervals of indices 12 %
+# narrower, and those of abundances 17 % (docs/development/experiments/samples.md).
+_POOLED_SIDE = 5
+# Largest variance of an answer over that of its map. Above it, less than half of the contrast of the
+# map is known here. Indices of 10 scenes lose 18 % of the pixels by this ratio, and a quarter of
+# their error; with 1 they lose 9 % and 14 %, with 0.25 they lose 30 % and 38 %
+# (docs/development/experiments/samples.md).
+_MAX_VARIANCE_RATIO = 0.5
+_REASON = "the samples differ here by half as much as the pixels of the scene, or more"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a question, and its intervals.
+
+    Attributes:
+        value: mean of the question over the samples: maps `(H, W)` or `(N, H, W)`, or numbers
+            `(N,)` or `()`.
+        low: lower ends of the intervals of `ANSWER_LEVELS`, `(2, …)`.
+        high: upper ends, `(2, …)`.
+        abstained: bool, of the shape of `value`: there is no answer here, for `reason`.
+        labels: names along the first axis of `value`, if it has N.
+        unit: unit of the values.
+        reason: why there is no answer where `abstained`; an empty text if there is one everywhere.
+    """
+
+    value: Tensor
+    low: Tensor
+    high: Tensor
+    abstained: Tensor
+    labels: tuple[str, ...] = ()
+    unit: str = ""
+    reason: str = ""
+
+
+@torch.no_grad()
+def answer(samples: Samples, questions: Mapping[str, Question]) -> dict[str, Answer]:
+    r"""Answer questions about the scene of some samples.
+
+    With the results f_s of a question for S samples,
+
+        value = mean_s f_s,   interval = value ± k √(mean_s (f_s − value)²),
+
+    cut at the bounds of the question. In a map, the variance is averaged over squares of 5×5
+    pixels. k depends on the level, and on whether the result is a map, but not on the question;
+    `scripts/release/answers.py` fits it. An answer is withheld where the variance over
+    the samples is at least half of the variance of the question's own map over the scene. There the
+    measurement tells little that the rest of the scene does not tell.
+
+    Args:
+        samples: samples of a cube.
+        questions: functions of a cube by name, see `cassi.uncertainty.questions`.
+
+    Raises:
+        ValueError: a question returns something else than maps, a list or a number.
+    """
+    sums: dict[str, list[Tensor]] = {}
+    for sample in samples:
+        for name, question in questions.items():
+            result = question(sample).double()
+            if result.ndim > 3 or (result.ndim > 1 and result.shape[-2:] != sample.shape[-2:]):
+                raise ValueError(
+                    f"{name}: expected a map (H, W) or (N, H, W) with (H, W) = "
+                    f"{tuple(sample.shape[-2:])}, N numbers or one, got {tuple(result.shape)}"
+                )
+            # Differences from the first result keep the variance exact if it is small.
+            first, total, squares = sums.setdefault(
+                name, [result, torch.zeros_like(result), torch.zeros_like(result)]
+            )
+            total += result - first
+            squares += (result - first).square()
+    cube = samples.cube[0]
+    answers = {}
+    for name, question in questions.items():
+        first, total, squares = sums[name]
+        mean = total / len(samples)
+        variance = (squares / len(samples) - mean.square()).clamp_min(0)
+        answers[name] = _judge(first + mean, variance.sqrt(), question, cube)
+    return answers
+
+
+@lru_cache(maxsize=1)
+def load_half_widths() -> Tensor:
+    """Return the half widths of intervals, in standard deviations over the samples, `(2, 2)`.
+
+    The first row is for numbers, the second for maps; there is a column for each of `ANSWER_LEVELS`.
+    """
+    from safetensors import safe_open
+
+    with safe_open(FILE, "pt") as file:
+        half_widths: Tensor = file.get_tensor("half_widths")
+    return half_widths
+
+
+def _judge(value: Tensor, deviation: Tensor, question: Question, cube: Tensor) -> Answer:
+    """Return an answer from mean and standard deviation over the samples."""
+    least, largest = getattr(question, "bounds", (-math.inf, math.inf))
+    is_map = value.ndim > 1
+    if is_map:
+        deviation = _pool(deviation)
+    half_widths = load_half_widths()[int(is_map)].to(value)
+    half = half_widths.view(-1, *[1] * value.ndim) * deviation
+    value = value.clamp(least, largest)
+    low, high = (value - half).clamp_min(least), (value + half).clamp_max(largest)
+    abstained = ~(low[-1].isfinite() & high[-1].isfinite())
+    pixels = getattr(question, "pixels", question)(cube)
+    if pixels.ndim > 1:
+        spread = pixels.double().flatten(-2).std(-1)
+        spread = spread.view(*spread.shape, *[1] * (value.ndim - spread.ndim))
+        abstained |= deviation.square() >= _MAX_VARIANCE_RATIO * spread.square()
+    return Answer(
+        value.float(),
+        low.float(),
+        high.float(),
+        abstained,
+        tuple(getattr(question, "labels", ())),
+        str(getattr(question, "unit", "")),
+        _REASON if bool(abstained.any()) else "",
+    )
+
+
+def _pool(deviation: Tensor) -> Tensor:
+    """Return root mean squares over squares of `_POOLED_SIDE` pixels around every pixel."""
+    margin = _POOLED_SIDE // 2
+    variance = deviation.square().reshape(-1, 1, *deviation.shape[-2:])
+    variance = F.pad(variance, (margin,) * 4, mode="replicate")
+    return F.avg_pool2d(variance, _POOLED_SIDE, 1).sqrt().reshape(deviation.shape)

@@ -1,0 +1,114 @@
+"""Calibrate samples and answers with the cases that scripts/release/uncertainty.py gathered.
+
+    python -m scripts.release.answers OUT [--write]
+
+Samples are drawn for the reconstructions through the true camera of OUT. The σ of a case comes from
+regressions that were not trained with its scene; `uncertainty fit OUT` has written them for all
+sides. The samples answer the questions of scripts/benchmarks/answers.py. For each question, the
+command finds the number k of standard deviations within which 90 % of the true answers are. The σ
+of means over squares is multiplied by their k over the k of Student's t. After two rounds, the k of
+numbers and of maps are written as the half widths of the intervals. `--write` puts all into the
+package.
+"""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import safe_open
+
+from cassi.solvers.statistics import root_mean_square
+from cassi.uncertainty.answers import ANSWER_LEVELS, load_half_widths
+from cassi.uncertainty.error_model import FILE, SIDES, ErrorModel
+from cassi.uncertainty.estimate import uncertainty_of
+from cassi.uncertainty.samples import draw_samples
+from scripts.benchmarks.answers import Record, ask, report, thin
+from scripts.release.uncertainty import ANY_SHIFTED, SHIFTED, Case, read_case, write_tensors
+
+# Number of samples of each cube.
+COUNT = 16
+ROUNDS = 2
+# Half width of a 90 % interval of a number, in standard deviations of 8 independent samples: the
+# samples come in pairs. It is Student's t, and the k that means over squares get.
+NUMBER_WIDTH = 1.86
+# The question for each side of squares.
+SQUARES = {8: "mean of 8 x 8", 32: "mean of 32 x 32"}
+
+
+def main() -> None:
+    """Calibrate."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--write", action="store_true", help="write into the package")
+    parser.add_argument("--pattern", default="*_?_??.pt", help="files of the cases")
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    folds = {
+        side: torch.load(options.folder / f"folds_{side}.pt", weights_only=False) for side in SIDES
+    }
+    paths = sorted(options.folder.glob(options.pattern))
+    factors = dict.fromkeys(SQUARES, 1.0)
+    for round_number in range(ROUNDS + 1):
+        record = Record()
+        for path in paths:
+            add_case(read_case(path), folds, factors, record)
+        k = {name: find_widths(record, name) for name in record.frames}
+        print({name: [round(value, 2) for value in widths] for name, widths in k.items()})
+        if round_number < ROUNDS:
+            for side, name in SQUARES.items():
+                factors[side] *= k[name][-1] / NUMBER_WIDTH
+            print("factors of σ", factors, flush=True)
+    is_map = {name: frames[0].is_map for name, frames in record.frames.items()}
+    half_widths = [
+        [
+            float(np.exp(np.mean([np.log(k[name][i]) for name in k if is_map[name] == maps])))
+            for i in range(len(ANSWER_LEVELS))
+        ]
+        for maps in (False, True)
+    ]
+    print("half widths of numbers and maps", half_widths)
+    report(record)
+    if options.write:
+        with safe_open(FILE, "pt") as file:
+            scaled = {f"{side}.factors": file.get_tensor(f"{side}.factors") for side in SQUARES}
+        scaled = {f"{side}.factors": scaled[f"{side}.factors"] * factors[side] for side in SQUARES}
+        write_tensors(scaled | {"half_widths": torch.tensor(half_widths)})
+
+
+def add_case(
+    case: Case,
+    folds: Mapping[int, Mapping[str, ErrorModel]],
+    factors: Mapping[int, float],
+    record: Record,
+) -> None:
+    """Draw samples of a case, and ask them; cases with a shifted mask are left out."""
+    if case.kind in (SHIFTED, ANY_SHIFTED):
+        return
+    models = {side: folds[side][case.scene] for side in SIDES}
+    for side, factor in factors.items():
+        models[side] = ErrorModel()
+        models[side].load_state_dict(folds[side][case.scene].state_dict())
+        models[side].factors *= factor
+    evidence = case.evidence
+    if evidence.noise == 0:
+        evidence = replace(evidence, noise=float(root_mean_square(evidence.residual)))
+    uncertainty = uncertainty_of(evidence, case.system, case.level, models[1])
+    samples = draw_samples(evidence, case.system, case.level, uncertainty.std, models, COUNT)
+    ask(samples, case.truth[0], record)
+
+
+def find_widths(record: Record, name: str) -> list[float]:
+    """Return the number of standard deviations within which the true answers are, by level."""
+    pairs = [thin(frame) for frame in record.frames[name]]
+    half_width = load_half_widths()[int(record.frames[name][0].is_map), -1]
+    deviation = torch.cat([half for _, half in pairs]) / half_width
+    ratio = torch.cat([error for error, _ in pairs]) / deviation.clamp_min(1e-9)
+    return [float(np.quantile(ratio.numpy(), level)) for level in ANSWER_LEVELS]
+
+
+if __name__ == "__main__":
+    main()
