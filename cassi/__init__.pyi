@@ -12,7 +12,13 @@ from .calibration.camera_check import check_camera
 from .data.io import read_cube, read_mask, read_measurement, write_cube
 from .models.load import create_model, load_model, load_published
 from .models.registry import list_models, register_model
-from .plugins import register_dataset, register_loss, register_metric, register_prior
+from .plugins import (
+    register_answer,
+    register_dataset,
+    register_loss,
+    register_metric,
+    register_prior,
+)
 from .priors import TV
 from .reconstruction import Reconstruction, calibrate, read_camera, reconstruct, simulate
 from .solvers import ADMM, GAP, Solver, solve
@@ -60,6 +66,7 @@ __all__ = [
     "read_mask",
     "read_measurement",
     "reconstruct",
+    "register_answer",
     "register_dataset",
     "register_loss",
     "register_metric",

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from cassi.checks import PACKAGE, code_of, did_you_mean
 
 Maker = TypeVar("Maker", bound=Callable[..., Any])
-KINDS = ("dataset", "loss", "metric", "prior")
+KINDS = ("answer", "dataset", "loss", "metric", "prior")
 """Kinds of parts that are registered here; networks are in `cassi.models.registry`."""
 METRICS = ("psnr", "ssim", "sam", "rmse", "ergas")
 """Names of the package's own metrics; their functions are in `cassi.metrics.METRICS`."""
@@ -140,6 +140,26 @@ def register_metric(
         raise ValueError(f"register_metric: better: expected higher or lower, got {better!r}")
     properties = {"unit": str(unit), "digits": int(digits), "better": better}
     return _register_part("metric", name, {}, properties)
+
+
+def register_answer(
+    name: str, unit: str = "", labels: Iterable[str] = ()
+) -> Callable[[Maker], Maker]:
+    """Give a question a name, for `{kind: function, name: NAME}` in the file of `answers=`.
+
+    Args:
+        name: a Python name that no other question has.
+        unit: unit of the result, "" for none.
+        labels: names of the parts of the result, if it has several.
+
+    Returns:
+        A decorator of a function. It is called with a cube `(C, H, W)`, and returns a map `(H, W)`,
+        several maps `(N, H, W)`, N numbers or one number.
+
+    Raises:
+        ValueError: the name is taken, or no Python name.
+    """
+    return _register_part("answer", name, {}, {"unit": str(unit), "labels": tuple(labels)})
 
 
 def register_dataset(

@@ -57,6 +57,8 @@ class Reconstruction:
             camera), and `unseen`, the part that the camera does not measure.
         warnings: for each sample, how it differs from the scenes and cameras with which σ was
             calibrated.
+        samples: cubes `(S, C, H, W)` that are all consistent with the measurement and spread as far
+            as the truth lies; None if none were asked for.
     """
 
     x: Tensor
@@ -64,10 +66,13 @@ class Reconstruction:
     pattern: Tensor
     sources: list[dict[str, float]]
     warnings: list[tuple[str, ...]]
+    samples: Tensor | None = None
 
     def __repr__(self) -> str:
         """Describe the result by shapes in place of values."""
         shapes = f"x={tuple(self.x.shape)}, std={tuple(self.std.shape)}"
+        if self.samples is not None:
+            shapes += f", samples={tuple(self.samples.shape)}"
         return f"Reconstruction({shapes}, sources={self.sources}, warnings={self.warnings})"
 
 
@@ -95,6 +100,23 @@ def reconstruct(
     seed: int = ...,
     bad_pixels: Array | None = ...,
     uncertainty: Literal[True],
+    samples: int = ...,
+    align: bool = ...,
+    guide: Picture | None = ...,
+    unit: str | None = ...,
+) -> Reconstruction: ...
+
+
+@overload
+def reconstruct(
+    y: Array,
+    system: System,
+    method: Method = ...,
+    *,
+    seed: int = ...,
+    bad_pixels: Array | None = ...,
+    uncertainty: bool = ...,
+    samples: int,
     align: bool = ...,
     guide: Picture | None = ...,
     unit: str | None = ...,
@@ -109,6 +131,7 @@ def reconstruct(
     seed: int = 0,
     bad_pixels: Array | None = None,
     uncertainty: bool = False,
+    samples: int = 0,
     align: bool = True,
     guide: Picture | None = None,
     unit: str | None = None,
@@ -127,6 +150,8 @@ def reconstruct(
         bad_pixels: an array that is not zero at bad pixels, `(H', W')` or as
             `cassi.systems.Weighted` takes it. Values of y at bad pixels have no influence.
         uncertainty: return a `Reconstruction`, with the σ of every value; up to three times slower.
+        samples: number of samples of the cube, even; more than 0 returns a `Reconstruction`, too.
+            For one measurement.
         align: move the mask to its position in the measurement, if that is certain; see
             `cassi.calibration.align`. For `SDCassi` cameras with one mask for all samples.
         guide: for "auto" and "self_supervised": a picture `(G, H, W)` of an ordinary camera, linear
@@ -155,11 +180,14 @@ def reconstruct(
         y, system, guide = system.without_guide(y)
     system = system if bad_pixels is None else system.weighted(bad_pixels=bad_pixels)
     snapshot = Snapshot(zero_bad_pixels(y, system), Camera(system, unit=_find_unit(system, unit)))
+    uncertainty = uncertainty or samples != 0
+    if samples != 0 and len(y) > 1:
+        raise ValueError(f"samples: expected one measurement, got {len(y)}; give them one by one")
     with _keep_random_state(y):
         snapshot, reconstructor = _fit_method(snapshot, method, align, guide, uncertainty)
         torch.manual_seed(seed)
         if uncertainty:
-            return _run_with_uncertainty(snapshot, reconstructor, seed)
+            return _run_with_uncertainty(snapshot, reconstructor, seed, samples)
         return _run(snapshot, reconstructor)
 
 
@@ -248,7 +276,9 @@ def _run(snapshot: Snapshot, reconstructor: Reconstructor) -> Tensor:
     return _convert_unit(reconstructor.run(snapshot.y, camera.system).checked().x, camera)
 
 
-def _run_with_uncertainty(snapshot: Snapshot, method: Reconstructor, seed: int) -> Reconstruction:
+def _run_with_uncertainty(
+    snapshot: Snapshot, method: Reconstructor, seed: int, n_cubes: int
+) -> Reconstruction:
     """Reconstruct cubes, and estimate the standard deviations of each sample by itself."""
     from cassi.pipeline.judge import assess
     from cassi.pipeline.reconstruct import add_response, in_unit
@@ -278,7 +308,7 @@ def _run_with_uncertainty(snapshot: Snapshot, method: Reconstructor, seed: int) 
             grid_cube = grid_cube._replace(x=grid_cube.x[part])
         sample_solution = replace(solution, x=solution.x[part], along=grid_cube)
         result = add_response(Result(sample, method, sample_solution, statistics[index]))
-        results.append(in_unit(assess(result, seed)))
+        results.append(in_unit(assess(result, seed, n_cubes)))
     errors = [result.errors for result in results if result.errors is not None]
     return Reconstruction(
         torch.cat([result.cube for result in results]),
@@ -286,6 +316,7 @@ def _run_with_uncertainty(snapshot: Snapshot, method: Reconstructor, seed: int) 
         torch.cat([error.pattern for error in errors]),
         [error.sources for error in errors],
         [error.warnings for error in errors],
+        errors[0].samples.stack() if errors[0].samples is not None else None,
     )
 
 

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from cassi import metrics
 from cassi.apps import results
+from cassi.apps.answers.files import answer_questions, describe_rows, write_answers
 from cassi.apps.camera.guide import add_guide
 from cassi.apps.camera.response import read_unit
 from cassi.apps.command import choose_device, make_progress_printer
@@ -30,18 +31,21 @@ from cassi.methods.along_dispersion import AlongDispersion
 from cassi.pipeline import find
 from cassi.pipeline.find import align_snapshot, calibrate_snapshot
 from cassi.pipeline.fit import fit as fit_method
-from cassi.pipeline.judge import judge
+from cassi.pipeline.judge import JudgeOptions, judge
 from cassi.pipeline.reconstruct import reconstruct
 from cassi.pipeline.snapshot import Result, Snapshot
 from cassi.solvers import Iteration
 from cassi.solvers.base import Callback, Reconstructor, is_sampled, wants_cube
 from cassi.systems.grid import SpectralGrid
+from cassi.uncertainty.answers import Answer
 
 if TYPE_CHECKING:
     from cassi.apps.reconstruct.journal import Passes
 
 SAMPLING_INTERVAL = 10
 """Iterations between two values of objective and PSNR. Each value takes as long as an iteration."""
+DEFAULT_SAMPLES = 16
+"""Number of samples that answer questions if the settings state none."""
 
 
 def make_recipe(settings: Reconstruct) -> Recipe:
@@ -148,8 +152,7 @@ def reconstruct_and_judge(
     method: Reconstructor,
     seed: int,
     show_progress: bool,
-    heldout: float | None = None,
-    uncertainty: bool = False,
+    options: JudgeOptions | None = None,
     watch: Callback | None = None,
     passes: Passes | None = None,
 ) -> Result:
@@ -160,8 +163,7 @@ def reconstruct_and_judge(
         method: the reconstructor that `fit` returns.
         seed: seed of the random numbers of the method.
         show_progress: show a progress bar.
-        heldout: fraction of the pixels to hold out, and to predict by one more reconstruction.
-        uncertainty: estimate the standard deviation of every value.
+        options: what to estimate of the result, see `choose_judge_options`.
         watch: function that is called with every iteration and its cube. If it raises an exception,
             the reconstruction ends.
         passes: checkpoint of a solver of several passes.
@@ -185,7 +187,15 @@ def reconstruct_and_judge(
         print(
             "warning: stopped before values became infinite; see convergence.csv", file=sys.stderr
         )
-    return judge(replace(result, rows=progress.rows), seed, heldout, uncertainty)
+    return judge(replace(result, rows=progress.rows), seed, options)
+
+
+def choose_judge_options(settings: Reconstruct) -> JudgeOptions:
+    """Return what the settings want to know of a result; answers need samples."""
+    samples = settings.samples
+    if settings.answers is not None and samples == 0:
+        samples = DEFAULT_SAMPLES
+    return JudgeOptions(settings.heldout, settings.uncertainty, samples)
 
 
 def write_results(
@@ -219,9 +229,18 @@ def write_results(
         numbers = numbers | {"bands": "dispersion"}
     # The files are written into a hidden folder and moved at the end, so that the user never finds
     # the cube of one run beside the numbers of another.
+    answers: dict[str, Answer] = {}
+    if settings.answers is not None:
+        answers = answer_questions(Path(settings.answers), result)
+        rows = (row for key, each in answers.items() for row in describe_rows(key, each))
+        numbers = numbers | {"answers": list(rows)}
     with atomic_folder(folder) as stage:
         if cubes:
             _write_cubes(stage, settings, result)
+        if settings.samples > 0:
+            _write_samples(stage, settings, result)
+        if answers:
+            write_answers(stage, answers)
         results.write_table(stage / "convergence.csv", result.rows)
         results.save_pictures(
             stage,
@@ -256,6 +275,16 @@ def _write_cubes(folder: Path, settings: Reconstruct, result: Result) -> None:
     write_cube(folder / output.cube, cube, cube_wavelengths)
     if std is not None:
         write_cube(folder / UNCERTAINTY, std, cube_wavelengths)
+
+
+def _write_samples(folder: Path, settings: Reconstruct, result: Result) -> None:
+    """Write sample_00.tif, sample_01.tif, …, on the bands of the output; one at a time."""
+    assert result.errors is not None
+    assert result.errors.samples is not None
+    wavelengths = result.snapshot.camera.wavelengths
+    for index, sample in enumerate(result.errors.samples):
+        cube, _, nm = results.select_bands(settings.output, sample.cpu(), wavelengths)
+        write_cube(folder / f"sample_{index:02d}.tif", cube, nm)
 
 
 class Progress:

@@ -76,8 +76,14 @@ def _describe_stack(path: Path) -> ReadResult:
         return None, tiff.describe_stack(path)
 
 
+def _read_library(path: Path) -> ReadResult:
+    with name_errors(f"cannot read {path} as a spectral library"):
+        return envi.read_library(path)
+
+
 CALLS: dict[str, Callable[..., ReadResult]] = {
     "array": arrays.read_array,
+    "library": _read_library,
     "stack": _describe_stack,
 }
 """Functions that a request can name. Each takes a path and returns an array or None, and a

@@ -57,7 +57,7 @@ def read(call: str, path: Path, **arguments: Any) -> tuple[Any, Any]:
     """Read a file or folder in the sandboxed reader.
 
     Args:
-        call: "array" or "stack", see `reader_process.CALLS`.
+        call: "array", "library" or "stack", see `reader_process.CALLS`.
         path: an existing file or folder.
         arguments: further arguments of the call, in values of JSON.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -36,29 +36,51 @@ _MAX_WAVELENGTH_ERROR_NM = 5.0
 _FRAMES_REASON = "each band has its own mask and no band is moved, as for the frames of a video"
 
 
-def judge(
-    result: Result, seed: int = 0, heldout: float | None = None, uncertainty: bool = False
-) -> Result:
+@dataclass(frozen=True)
+class JudgeOptions:
+    """What is estimated of a result, beside the findings on its camera.
+
+    Attributes:
+        heldout: fraction of the pixels that one more reconstruction predicts; None: no held-out
+            error.
+        uncertainty: whether to estimate error bars.
+        samples: number of samples of the cube, even; 0: none. Samples come with error bars.
+    """
+
+    heldout: float | None = None
+    uncertainty: bool = False
+    samples: int = 0
+
+
+def judge(result: Result, seed: int = 0, options: JudgeOptions | None = None) -> Result:
     """Return a result with findings, held-out error and error bars, in the unit of the settings.
 
     Args:
         result: a reconstruction.
         seed: seed of the choice of held-out pixels, and of the method's random numbers.
-        heldout: fraction of the pixels that one more reconstruction predicts; None: no held-out
-            error.
-        uncertainty: whether to estimate error bars.
+        options: what to estimate; None: the findings alone.
     """
-    result = replace(result, findings=check(result))
-    if heldout is not None:
+    result, options = replace(result, findings=check(result)), options or JudgeOptions()
+    if options.heldout is not None:
         torch.manual_seed(seed)
         snapshot = result.snapshot
-        heldout_error = measure_heldout(snapshot.y, snapshot.camera.system, result.method, heldout)
+        heldout_error = measure_heldout(
+            snapshot.y, snapshot.camera.system, result.method, options.heldout
+        )
         result = replace(result, heldout=heldout_error)
-    return in_unit(assess(result, seed) if uncertainty else result)
+    if options.uncertainty or options.samples > 0:
+        result = assess(result, seed, options.samples)
+    return in_unit(result)
 
 
-def assess(result: Result, seed: int = 0) -> Result:
-    """Return a result with the standard deviation of every value, in the unit of the camera."""
+def assess(result: Result, seed: int = 0, samples: int = 0) -> Result:
+    """Return a result with the standard deviation of every value, in the unit of the camera.
+
+    Args:
+        result: a reconstruction.
+        seed: seed of the random numbers.
+        samples: number of samples of the cube, even; 0: none.
+    """
     snapshot, x, start = result.snapshot, result.solution.x, time.perf_counter()
     camera = snapshot.camera
     error_bars = estimate(
@@ -72,6 +94,7 @@ def assess(result: Result, seed: int = 0) -> Result:
         # camera's model have no width.
         wide=snapshot.is_raw,
         along=result.solution.along,
+        samples=samples,
     )
     if camera.wavelengths_error is not None and camera.wavelengths is not None:
         error_bars = error_bars.with_names(x, camera.wavelengths, camera.wavelengths_error)

@@ -56,5 +56,8 @@ def in_unit(result: Result) -> Result:
     x, uncertainty = result.solution.x, result.uncertainty
     if uncertainty is not None:
         std, pattern = unit.errors(x, uncertainty.std, uncertainty.pattern, response)
-        uncertainty = replace(uncertainty, std=std, pattern=pattern)
+        samples = uncertainty.samples
+        if samples is not None:
+            samples = samples.converted(lambda cube: unit.scene(cube, response))
+        uncertainty = replace(uncertainty, std=std, pattern=pattern, samples=samples)
     return replace(result, scene=unit.scene(x, response), scene_uncertainty=uncertainty)

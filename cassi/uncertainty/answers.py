@@ -18,12 +18,12 @@ from cassi.uncertainty.samples import Samples
 ANSWER_LEVELS = (0.68, 0.9)
 """Nominal coverages of the intervals of an answer."""
 # A standard deviation of 16 samples is off by a fifth. In a map it is averaged over squares of this
-# side, pixels, because the errors of neighbours are alike. This makes 90 % intervals of indices 12 %
-# narrower, and those of abundances 17 % (docs/development/experiments/samples.md).
+# side, pixels, because the errors of neighbours are alike. This makes 90 % intervals of indices
+# 12 % narrower, and those of abundances 17 % (docs/development/experiments/samples.md).
 _POOLED_SIDE = 5
-# Largest variance of an answer over that of its map. Above it, less than half of the contrast of the
-# map is known here. Indices of 10 scenes lose 18 % of the pixels by this ratio, and a quarter of
-# their error; with 1 they lose 9 % and 14 %, with 0.25 they lose 30 % and 38 %
+# Largest variance of an answer over that of its map. Above it, less than half of the contrast of
+# the map is known here. Indices of 10 scenes lose 18 % of the pixels by this ratio, and a quarter
+# of their error; with 1 they lose 9 % and 14 %, with 0.25 they lose 30 % and 38 %
 # (docs/development/experiments/samples.md).
 _MAX_VARIANCE_RATIO = 0.5
 _REASON = "the samples differ here by half as much as the pixels of the scene, or more"
@@ -103,7 +103,7 @@ def answer(samples: Samples, questions: Mapping[str, Question]) -> dict[str, Ans
 def load_half_widths() -> Tensor:
     """Return the half widths of intervals, in standard deviations over the samples, `(2, 2)`.
 
-    The first row is for numbers, the second for maps; there is a column for each of `ANSWER_LEVELS`.
+    The first row is for numbers, the second for maps. Each of `ANSWER_LEVELS` has a column.
     """
     from safetensors import safe_open
 
@@ -126,7 +126,7 @@ def _judge(value: Tensor, deviation: Tensor, question: Question, cube: Tensor) -
     pixels = getattr(question, "pixels", question)(cube)
     if pixels.ndim > 1:
         spread = pixels.double().flatten(-2).std(-1)
-        spread = spread.view(*spread.shape, *[1] * (value.ndim - spread.ndim))
+        spread = spread.reshape((*spread.shape, *[1] * (value.ndim - spread.ndim)))
         abstained |= deviation.square() >= _MAX_VARIANCE_RATIO * spread.square()
     return Answer(
         value.float(),

@@ -35,6 +35,7 @@ from cassi.apps.command import Run as RunOf
 from cassi.apps.reconstructors import Recipe, compose_settings
 from cassi.apps.results import summarize
 from cassi.apps.settings import Calibrate
+from cassi.pipeline.judge import JudgeOptions
 from cassi.pipeline.snapshot import Result
 from cassi.uncertainty import region
 from scripts.benchmarks.lab import Lab, read_scene
@@ -115,7 +116,9 @@ def measure_camera(seed: int, folder: Path, scenes: list[Path], say: bool) -> li
                 ]
             )
             snapshot, method = pipeline.prepare(settings, Recipe(settings, torch.device("cpu")))
-            result = pipeline.reconstruct_and_judge(snapshot, method, 0, False, uncertainty=True)
+            result = pipeline.reconstruct_and_judge(
+                snapshot, method, 0, False, JudgeOptions(uncertainty=True)
+            )
             numbers = summarize(result)
             pipeline.print_findings(numbers)
         rows.append((name, *judge(result, numbers, lab, scene, seed)))

@@ -18,6 +18,7 @@ from cassi.apps.reconstructors import Recipe
 from cassi.apps.results import format_estimates, format_result, summarize, summarize_calibration
 from cassi.apps.settings import Reconstruct
 from cassi.apps.snapshot import (
+    choose_judge_options,
     make_recipe,
     prepare,
     print_findings,
@@ -88,8 +89,7 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
         reconstructor,
         settings.seed,
         show_progress=settings.output.progress,
-        heldout=settings.heldout,
-        uncertainty=settings.uncertainty,
+        options=choose_judge_options(settings),
         passes=Passes(run.folder, settings, snapshot),
     )
     numbers = summarize(result)

@@ -13,12 +13,17 @@ from cassi.apps.reconstruct.journal import Passes
 from cassi.apps.reconstruct.snapshots import SnapshotFiles, settings_of_snapshot
 from cassi.apps.reconstructors import Recipe
 from cassi.apps.settings import Reconstruct
-from cassi.apps.snapshot import SAMPLING_INTERVAL, prepare, reconstruct_and_judge
+from cassi.apps.snapshot import (
+    SAMPLING_INTERVAL,
+    choose_judge_options,
+    prepare,
+    reconstruct_and_judge,
+)
 from cassi.checks import whole_number
 from cassi.data.formats.cells import Json
 from cassi.methods.along_dispersion import with_grid_of, without_grid
 from cassi.methods.sequence import SequenceReconstructor
-from cassi.pipeline.judge import judge
+from cassi.pipeline.judge import JudgeOptions, judge
 from cassi.pipeline.reconstruct import add_response
 from cassi.pipeline.snapshot import Result, Snapshot
 from cassi.solvers import Iteration, Solution
@@ -94,10 +99,10 @@ def _recover_group(
 ) -> Iterator[tuple[SnapshotFiles, Result | Exception]]:
     """Reconstruct a group as one batch; if this fails, reconstruct each snapshot by itself."""
     seed, reconstructor = settings.seed, group[0][2]
-    heldout, uncertainty = settings.heldout, settings.uncertainty
+    options = choose_judge_options(settings)
     if len(group) > 1:
         batch = [snapshot for _, snapshot, _ in group]
-        batch_results = attempt(recover_together, batch, reconstructor, seed, heldout, uncertainty)
+        batch_results = attempt(recover_together, batch, reconstructor, seed, options)
         if not isinstance(batch_results, Exception):
             yield from zip((files for files, _, _ in group), batch_results, strict=True)
             return
@@ -112,8 +117,7 @@ def _recover_group(
                 reconstructor,
                 seed,
                 show_progress=False,
-                heldout=heldout,
-                uncertainty=uncertainty,
+                options=options,
                 passes=Passes(root / files.name, settings_of_snapshot(settings, files), snapshot),
             ),
         )
@@ -150,8 +154,7 @@ def recover_together(
     batch: Sequence[Snapshot],
     reconstructor: Reconstructor,
     seed: int,
-    heldout: float | None = None,
-    uncertainty: bool = False,
+    options: JudgeOptions | None = None,
 ) -> list[Result]:
     """Reconstruct all measurements of a batch at once.
 
@@ -202,5 +205,5 @@ def recover_together(
             rows=rows[index],
             batch=len(batch),
         )
-        results.append(judge(add_response(result), seed, heldout, uncertainty))
+        results.append(judge(add_response(result), seed, options))
     return results

@@ -65,7 +65,9 @@ def describe(settings: Reconstruct, recipe: Recipe, output_folder: str) -> list[
     memory_text = f"about {memory / 2**30:.1f} GiB of {machine_memory() / 2**30:.1f} GiB"
     file_names = [settings.output.cube, "metrics.json", "convergence.csv"]
     file_names += ["rgb.png", "bands.png", "spectra.png", "spectra.csv"] * settings.output.pictures
-    file_names += [UNCERTAINTY] * settings.uncertainty
+    file_names += [UNCERTAINTY] * settings.has_error_bars
+    file_names += ["sample_00.tif, …"] * (settings.samples > 0)
+    file_names += ["answers.csv"] * (settings.answers is not None)
     file_names += ["report.html"] * (settings.output.pictures and settings.output.report)
     device = snapshot.y.device
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
@@ -180,7 +182,7 @@ def _describe_camera(system: System) -> str:
 
 def _count_reconstructions(settings: Reconstruct) -> int:
     # The held-out error and the error bars each take about as long as one more reconstruction.
-    return 1 + (settings.heldout is not None) + settings.uncertainty
+    return 1 + (settings.heldout is not None) + settings.has_error_bars
 
 
 def _describe_extra_steps(settings: Reconstruct) -> list[str]:
@@ -189,7 +191,7 @@ def _describe_extra_steps(settings: Reconstruct) -> list[str]:
         steps.append("calibrates first, which takes longer than all else")
     if settings.heldout is not None:
         steps.append(f"withholds {settings.heldout} of the pixels in one more reconstruction")
-    if settings.uncertainty:
+    if settings.has_error_bars:
         steps.append("estimates error bars, by one more reconstruction and a part of one")
     if settings.truth is not None:
         steps.append("scores against the truth")

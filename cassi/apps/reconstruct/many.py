@@ -211,7 +211,7 @@ def _prepare_store(
     times = [Path(snapshot.measurement).stat().st_mtime for snapshot in snapshots]
     names = [snapshot.name for snapshot in snapshots]
     attributes = {"title": f"{len(names)} snapshots, recovered by cassi-reconstruct"}
-    prepare_store(path, names, times, shape, nm, settings.uncertainty, attributes)
+    prepare_store(path, names, times, shape, nm, settings.has_error_bars, attributes)
     return CubeStore(path, has_folders=len(names) <= MAX_FOLDERS)
 
 

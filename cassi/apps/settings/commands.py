@@ -56,7 +56,9 @@ _CLASHES = {
     "sequence": (*_INDEPENDENT_SNAPSHOTS, "batch"),
     "calibrate": ("memory_budget",),
     "output.unit": ("memory_budget",),
-    "guide": ("memory_budget", "uncertainty"),
+    "guide": ("memory_budget", "uncertainty", "samples", "answers"),
+    "samples": ("memory_budget",),
+    "answers": ("memory_budget",),
     "heldout": ("memory_budget",),
 }
 # Advice for two settings that exclude each other.
@@ -205,6 +207,8 @@ class Reconstruct(Snapshots, Sharing):
     guide: GuidePicture
     heldout: float | None = field(metadata=FILES_ONLY)
     uncertainty: bool = field(metadata=FILES_ONLY)
+    samples: int = field(default=0, metadata=FILES_ONLY)
+    answers: str | None = field(default=None, metadata=FILES_ONLY)
     output: Output = field(metadata=FILES_ONLY)
     refine: Any
     precision: str
@@ -232,12 +236,19 @@ class Reconstruct(Snapshots, Sharing):
             )
         if self.heldout is not None:
             check_share(self.heldout)
+        if self.samples < 0 or self.samples % 2:
+            raise ValueError(f"samples: expected an even number, such as 16, got {self.samples}")
         # The standard deviations would replace the cube.
-        if self.uncertainty and self.output.cube == UNCERTAINTY:
+        if self.has_error_bars and self.output.cube == UNCERTAINTY:
             raise ValueError(
                 f"output.cube: expected another name than {UNCERTAINTY}, which uncertainty=true "
                 "writes"
             )
+
+    @property
+    def has_error_bars(self) -> bool:
+        """Whether standard deviations are estimated; samples and answers need them."""
+        return self.uncertainty or self.samples > 0 or self.answers is not None
 
     def _check_clashes(self) -> None:
         """Raise ValueError for two settings that exclude each other."""
@@ -247,12 +258,12 @@ class Reconstruct(Snapshots, Sharing):
             "batch": None if self.batch in ("auto", 1) else self.batch,
         }
         for name, excluded_names in _CLASHES.items():
-            # None and false are the neutral values of all these settings.
+            # None, false and 0 are the neutral values of all these settings.
             clashing_names = [
-                setting for setting in excluded_names if values[setting] not in (None, False)
+                setting for setting in excluded_names if values[setting] not in (None, False, 0)
             ]
-            if values[name] not in (None, False) and clashing_names:
-                neutral = "false" if values[name] is True else "null"
+            if values[name] not in (None, False, 0) and clashing_names:
+                neutral = {bool: "false", int: "0"}.get(type(values[name]), "null")
                 advice = _CLASH_ADVICE.get(name, "leave one setting out")
                 raise ValueError(f"{name}: expected {neutral} with {clashing_names[0]}; {advice}")
 

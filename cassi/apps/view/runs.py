@@ -16,6 +16,7 @@ from cassi.apps.reconstructors import Recipe
 from cassi.apps.results import format_estimates, summarize, summarize_calibration
 from cassi.apps.settings import Reconstruct
 from cassi.apps.snapshot import (
+    choose_judge_options,
     find_camera_by_settings,
     fit,
     read,
@@ -55,8 +56,7 @@ def reconstruct(settings: Reconstruct, options: list[str], job: Job) -> CubeView
         reconstructor,
         settings.seed,
         show_progress=False,
-        heldout=settings.heldout,
-        uncertainty=settings.uncertainty,
+        options=choose_judge_options(settings),
         watch=reporter,
     )
     file = settings.measurement or settings.truth

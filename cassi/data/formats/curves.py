@@ -105,6 +105,68 @@ def read_curves(
     )
 
 
+def read_library(
+    path: Path, name: str, wavelengths: Sequence[float]
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """Read spectra of M materials at the wavelengths of the bands; messages begin with `name`.
+
+    The file is an ENVI spectral library (`.sli` with its header), or a table: each line has a
+    wavelength (nm, rising) and the value of each material. A heading may name the materials.
+
+    Returns:
+        Names of the materials, and their spectra, float32 `(M, C)`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file has another form, or it does not cover the bands.
+    """
+    if path.suffix.lower() in (".sli", ".hdr"):
+        names, library_nm, spectra = _read_envi_library(path, name)
+    else:
+        table = read_table(path, name)
+        if table.shape[1] < 2 or not _is_rising(table):
+            raise ValueError(
+                f"{name}: expected lines of nm (rising) and a value for each material in {path}"
+            )
+        library_nm, spectra = table[:, 0], table[:, 1:].T
+        names = _read_heading(path, table.shape[1])[1:]
+    if (
+        wavelengths[0] < library_nm[0] - _MAX_EXTRAPOLATION_NM
+        or wavelengths[-1] > library_nm[-1] + _MAX_EXTRAPOLATION_NM
+    ):
+        raise ValueError(
+            f"{name}: expected spectra of {wavelengths[0]:g} to {wavelengths[-1]:g} nm as the "
+            f"bands, got {library_nm[0]:g} to {library_nm[-1]:g} nm in {path}"
+        )
+    band_nm = np.asarray(wavelengths, np.float64)
+    curves = [np.interp(band_nm, library_nm, spectrum) for spectrum in spectra]
+    return tuple(names), np.stack(curves).astype(np.float32)
+
+
+def _read_envi_library(path: Path, name: str) -> tuple[list[str], np.ndarray, np.ndarray]:
+    from cassi.data import sandboxed_reader
+    from cassi.data.wavelengths import to_nanometres
+
+    if not path.is_file():
+        raise FileNotFoundError(f"{name}: expected a spectral library, no file {path}")
+    spectra, description = sandboxed_reader.read("library", path)
+    nm = to_nanometres(description["wavelengths"] or [], description["unit"])
+    if len(nm) != spectra.shape[1] or (np.diff(nm) <= 0).any():
+        raise ValueError(f"{name}: expected rising wavelengths in the header of {path}")
+    return list(description["names"]), nm, spectra
+
+
+def _read_heading(path: Path, columns: int) -> list[str]:
+    """Return the names of columns from the first line of a table; numbers if there are none."""
+    if path.suffix.lower() != ".npy":
+        first_line = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()[0]
+        for separator in (";", "\t", ","):
+            cells = [cell.strip().strip('"') for cell in first_line.lstrip("# ").split(separator)]
+            if len(cells) == columns and not cells[0].replace(".", "").isdecimal():
+                return cells
+    return [f"spectrum {number}" for number in range(columns)]
+
+
 def _is_rising(table: np.ndarray) -> bool:
     return len(table) > 1 and bool((np.diff(table[:, 0]) > 0).all())
 

@@ -11,7 +11,8 @@ import numpy as np
 from cassi.data.formats import Source, as_numbers
 
 DATA_SUFFIXES = (".img", ".dat", ".raw", ".bsq", ".bil", ".bip", ".hyspex", ".bin", "")
-SUFFIXES = (".hdr", *filter(None, DATA_SUFFIXES))
+LIBRARY_SUFFIX = ".sli"
+SUFFIXES = (".hdr", LIBRARY_SUFFIX, *filter(None, DATA_SUFFIXES))
 
 
 def _find_pair(path: Path) -> tuple[Path, Path]:
@@ -72,6 +73,26 @@ def read_envi(path: Path) -> Iterator[Source]:
         image=True,
         missing=tuple(as_numbers(header.get("data ignore value", []))),
     )
+
+
+def read_library(path: Path) -> tuple[np.ndarray, dict[str, object]]:
+    """Read a spectral library, a file `.sli` with its header.
+
+    Returns:
+        Spectra `(M, C)`; their `names`, and the `wavelengths` of the header with their `unit`.
+    """
+    from spectral.io import envi
+
+    header_path, data_path = _find_pair(path)
+    library = envi.open(str(header_path), str(data_path))
+    if not isinstance(library, envi.SpectralLibrary):
+        raise ValueError("it is an image, not a spectral library")
+    bands = library.bands
+    return np.asarray(library.spectra, np.float64), {
+        "names": [str(name).strip() for name in library.names],
+        "wavelengths": None if bands.centers is None else list(map(float, bands.centers)),
+        "unit": str(bands.band_unit or ""),
+    }
 
 
 # Other programs show the bands nearest to these wavelengths as red, green and blue.

@@ -1,0 +1,1 @@
+"""The questions of `answers=`, and the files of their answers."""
