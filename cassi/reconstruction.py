@@ -144,20 +144,16 @@ def reconstruct(
         method: a name as in `method=`, `model=` or `reconstructors=`; a file of weights of
             cassi-train; a mapping such as `{"method": "gap_tv", "overrides": {"solver.iterations":
             20}}`; a network; a `Reconstructor` such as a `cassi.solvers.Solver`; or any function
-            `(y, system) -> x`. "auto" needs no training and no settings. If the camera codes a
-            video, "video" replaces "auto", with a warning.
+            `(y, system) -> x`. For a camera that codes a video, "video" replaces "auto".
         seed: seed of the method's random numbers.
-        bad_pixels: an array that is not zero at bad pixels, `(H', W')` or as
-            `cassi.systems.Weighted` takes it. Values of y at bad pixels have no influence.
+        bad_pixels: an array that is not zero at bad pixels, which have no influence, `(H', W')`.
         uncertainty: return a `Reconstruction`, with the σ of every value; up to three times slower.
-        samples: number of samples of the cube, even; more than 0 returns a `Reconstruction`, too.
-            For one measurement.
+        samples: number of samples of one cube, even; if not 0, returns a `Reconstruction`, too.
         align: move the mask to its position in the measurement, if that is certain; see
             `cassi.calibration.align`. For `SDCassi` cameras with one mask for all samples.
         guide: for "auto" and "self_supervised": a picture `(G, H, W)` of an ordinary camera, linear
-            in light, and the camera's sensitivity to the bands `(G, C)`; or a panchromatic picture
-            `(H, W)` alone. `cassi.guide_search.place_guide` registers it, or refuses it with a
-            warning. A `cassi.Stacked` has the picture in its measurement.
+            in light, and its sensitivity to the bands `(G, C)`; or a panchromatic picture `(H, W)`.
+            `cassi.guide_search.place_guide` registers it, or refuses it with a warning.
         unit: unit of the cube, "reflectance" or "radiance", as `output.unit=`. The camera must be
             read by `cassi.read_camera` from a file with `response:`.
 
@@ -180,9 +176,7 @@ def reconstruct(
         y, system, guide = system.without_guide(y)
     system = system if bad_pixels is None else system.weighted(bad_pixels=bad_pixels)
     snapshot = Snapshot(zero_bad_pixels(y, system), Camera(system, unit=_find_unit(system, unit)))
-    uncertainty = uncertainty or samples != 0
-    if samples != 0 and len(y) > 1:
-        raise ValueError(f"samples: expected one measurement, got {len(y)}; give them one by one")
+    uncertainty |= samples != 0
     with _keep_random_state(y):
         snapshot, reconstructor = _fit_method(snapshot, method, align, guide, uncertainty)
         torch.manual_seed(seed)
@@ -284,6 +278,8 @@ def _run_with_uncertainty(
     from cassi.pipeline.reconstruct import add_response, in_unit
 
     y, system = snapshot.y, snapshot.camera.system
+    if n_cubes != 0 and len(y) > 1:
+        raise ValueError(f"samples: expected one measurement, got {len(y)}; give them one by one")
     good_pixels = system.good_pixels
     if getattr(system, "mask", y).ndim > 4 or (good_pixels is not None and len(good_pixels) > 1):
         raise ValueError(

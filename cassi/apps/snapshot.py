@@ -15,7 +15,12 @@ from tqdm import tqdm
 
 from cassi import metrics
 from cassi.apps import results
-from cassi.apps.answers.files import answer_questions, describe_rows, write_answers
+from cassi.apps.answers.files import (
+    answer_questions,
+    describe_rows,
+    questions_for,
+    write_answers,
+)
 from cassi.apps.camera.guide import add_guide
 from cassi.apps.camera.response import read_unit
 from cassi.apps.command import choose_device, make_progress_printer
@@ -118,6 +123,8 @@ def fit(snapshot: Snapshot, recipe: Recipe) -> tuple[Snapshot, Reconstructor]:
         _check_dispersion(settings, method.grid if isinstance(method, AlongDispersion) else None)
     bands, *size = camera.system.cube_shape
     results.select_bands(settings.output, torch.zeros(bands, 1, 1), camera.wavelengths)
+    if settings.answers is not None:
+        questions_for(Path(settings.answers), camera, torch.ones(bands, *size))
     if settings.output.points is not None:
         from cassi.viz.checks import as_points
 
@@ -240,7 +247,7 @@ def write_results(
         if settings.samples > 0:
             _write_samples(stage, settings, result)
         if answers:
-            write_answers(stage, answers)
+            write_answers(stage, answers, output.pictures)
         results.write_table(stage / "convergence.csv", result.rows)
         results.save_pictures(
             stage,

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from cassi.apps.answers.questions import read_questions
 from cassi.data.formats.cells import Json
 from cassi.data.io import write_cube
-from cassi.pipeline.snapshot import Result
+from cassi.pipeline.snapshot import Camera, Result
 from cassi.uncertainty.answers import ANSWER_LEVELS, Answer, answer
+from cassi.uncertainty.questions import Question
 
 COLUMNS = (
     *("question", "label", "unit", "value"),
@@ -26,23 +29,29 @@ def answer_questions(file: Path, result: Result) -> dict[str, Answer]:
     """Answer the questions of a file about a result with samples."""
     assert result.errors is not None
     assert result.errors.samples is not None
-    camera = result.snapshot.camera
-    unit = None if camera.unit is None else camera.unit.name
-    cube = result.cube[0].cpu()
-    wavelengths = camera.wavelengths
-    if wavelengths is None and camera.unit is not None:
-        wavelengths = None if camera.unit.wavelengths is None else tuple(camera.unit.wavelengths)
-    return answer(result.errors.samples, read_questions(file, cube, wavelengths, unit))
+    questions = questions_for(file, result.snapshot.camera, result.cube[0].cpu())
+    return answer(result.errors.samples, questions)
 
 
-def write_answers(folder: Path, answers: Mapping[str, Answer]) -> None:
+def questions_for(file: Path, camera: Camera, cube: Tensor) -> dict[str, Question]:
+    """Read the questions of a file for a cube `(C, H, W)` of a camera.
+
+    Raises:
+        OSError: a file is missing.
+        ValueError: a question is not valid, or does not fit the cube.
+    """
+    unit, wavelengths = camera.unit, camera.wavelengths
+    if unit is not None and wavelengths is None and unit.wavelengths is not None:
+        wavelengths = tuple(unit.wavelengths)
+    return read_questions(file, cube, wavelengths, None if unit is None else unit.name)
+
+
+def write_answers(folder: Path, answers: Mapping[str, Answer], pictures: bool = True) -> None:
     """Write answers.csv, and for each map a file of four planes and a picture.
 
     The planes are the value, the ends of the 90 % interval, and 1 where there is no answer. The
     names are answer_NAME.tif, and answer_NAME_LABEL.tif if the answer has several maps.
     """
-    from cassi.viz.answers import save_answer
-
     with (folder / "answers.csv").open("w", newline="") as stream:
         writer = csv.DictWriter(stream, fieldnames=COLUMNS)
         writer.writeheader()
@@ -52,14 +61,20 @@ def write_answers(folder: Path, answers: Mapping[str, Answer]) -> None:
             continue
         planes = torch.stack([each.value, each.low[-1], each.high[-1], each.abstained.float()])
         for index, part in enumerate(planes.reshape(4, -1, *each.value.shape[-2:]).unbind(1)):
-            label = f"_{each.labels[index]}" if each.labels else ""
-            stem = "answer_" + "".join(c if c.isalnum() else "_" for c in name + label)
+            title = f"{name} {each.labels[index]}" if each.labels else name
+            stem = "answer_" + re.sub(r"\W+", "_", title)
+            if (folder / f"{stem}.tif").exists():  # two labels differ in a sign only
+                stem += f"_{index + 1}"
             write_cube(folder / f"{stem}.tif", part.cpu(), None)
-            value, low, high, abstained = (plane.cpu().numpy() for plane in part)
-            half_width = (high - low) / 2
-            save_answer(
-                folder / f"{stem}.png", name + label, value, half_width, abstained > 0, each.unit
-            )
+            if pictures:
+                _draw(folder / f"{stem}.png", title, part, each.unit)
+
+
+def _draw(path: Path, title: str, planes: Tensor, unit: str) -> None:
+    from cassi.viz.answers import save_answer
+
+    value, low, high, abstained = (plane.cpu().numpy() for plane in planes)
+    save_answer(path, title, value, (high - low) / 2, abstained > 0, unit)
 
 
 def describe_rows(name: str, each: Answer) -> list[Json]:
