@@ -1,5 +1,6 @@
-"""Pictures of cubes: sRGB renderings, band montages and spectra, written as PNG files."""
+"""Pictures of cubes: sRGB renderings, band montages, spectra and answers, written as PNG files."""
 
+from cassi.viz.answers import save_answer
 from cassi.viz.bands import save_bands, save_uncertainty
 from cassi.viz.color import band_colors, exposure_of, srgb
 from cassi.viz.points import choose_points
@@ -11,6 +12,7 @@ __all__ = [
     "choose_points",
     "draw_spectra",
     "exposure_of",
+    "save_answer",
     "save_bands",
     "save_rgb",
     "save_spectra",

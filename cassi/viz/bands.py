@@ -21,11 +21,10 @@ from cassi.viz.checks import (
 )
 from cassi.viz.color import band_colors, encode, exposure_of, srgb
 from cassi.viz.names import name_band
-from cassi.viz.sheet import DARK, PALE, Sheet
+from cassi.viz.sheet import DARK, PALE, Sheet, make_scale, paint
 
 if TYPE_CHECKING:
     from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Colormap
 
 # More than 32 bands would not fit on a screen. So of a larger cube 28 bands are shown, evenly
 # spaced. If there is a truth, each band takes three tiles, so 8 bands are shown.
@@ -110,9 +109,9 @@ def save_bands(
     else:
         differences = [e - t for e, t in zip(*band_pictures, strict=True)]
         peak = white_level(*map(np.abs, differences))
-        error_colors = _make_scale(-peak, peak, "RdBu_r")
+        error_colors = make_scale(-peak, peak, "RdBu_r")
         scales = [(brightness, unit, 2), (error_colors, "estimate − truth", 1)]
-        montage = _Montage([*rows, _paint(differences, error_colors)], labels, scales, _ROW_NAMES)
+        montage = _Montage([*rows, paint(differences, error_colors)], labels, scales, _ROW_NAMES)
     side_pictures = [] if snapshot is None else [_name_snapshot(snapshot)]
     if side_pictures:
         color = srgb(estimate, values, exposure=exposure_of(cubes[-1], values))
@@ -148,9 +147,9 @@ def save_uncertainty(
     values = as_wavelengths(wavelengths, len(deviation))
     shown_bands = _choose_bands(len(deviation), None, beside_truth=False)
     pictures = [_reduce(deviation[band]) for band in shown_bands]
-    colors = _make_scale(0, white_level(*pictures), "inferno")
+    colors = make_scale(0, white_level(*pictures), "inferno")
     labels = _name_bands(shown_bands, values, errors, np.ones((len(shown_bands), 3)))
-    rows = _wrap(_paint(pictures, colors), deviation.shape)
+    rows = _wrap(paint(pictures, colors), deviation.shape)
     title = f"{meaning}\n99.5 % of the values of the cube are below {cube_level:.2g}"
     montage = _Montage(
         rows, labels, [(colors, f"σ, {unit or _DEFAULT_UNIT}", len(rows))], title=title
@@ -211,23 +210,12 @@ def _take_first_shot(measurement: Array) -> np.ndarray:
     return array if array.ndim == 2 else array[0]
 
 
-def _make_scale(low: float, high: float, colors: str | Colormap) -> ScalarMappable:
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
-
-    return ScalarMappable(Normalize(low, high), colors)
-
-
-def _paint(pictures: list[np.ndarray], colors: ScalarMappable) -> list[np.ndarray]:
-    return [colors.to_rgba(picture, bytes=True)[..., :3] for picture in pictures]
-
-
 def _make_grey_scale(white: float) -> ScalarMappable:
     """Return the colours of a scale from black to white, which stands beside tinted pictures."""
     from matplotlib.colors import ListedColormap
 
     greys = encode(np.linspace(0, 1, 256)[:, None].repeat(3, 1)) / 255
-    return _make_scale(0, white, ListedColormap(greys))
+    return make_scale(0, white, ListedColormap(greys))
 
 
 def _draw(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
 DPI = 100
@@ -166,6 +168,19 @@ def _drop_user_settings() -> None:
     # folder is not trusted, and a setting such as `text.usetex` starts programs.
     if os.environ.get("PYTHONSAFEPATH"):
         matplotlib.rcdefaults()
+
+
+def make_scale(low: float, high: float, colors: str | Colormap) -> ScalarMappable:
+    """Make a colour scale from the least to the largest value, of a colormap or its name."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    return ScalarMappable(Normalize(low, high), colors)
+
+
+def paint(pictures: Sequence[np.ndarray], colors: ScalarMappable) -> list[np.ndarray]:
+    """Return uint8 pictures (H, W, 3) of values (H, W), in the colours of a scale."""
+    return [colors.to_rgba(picture, bytes=True)[..., :3] for picture in pictures]
 
 
 def save_picture(path: str | os.PathLike[str], picture: np.ndarray) -> None:

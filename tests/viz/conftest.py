@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
 
@@ -30,3 +31,16 @@ def cube():
         scene[:, rows, columns] = spectrum[:, None, None]
     ramp = np.linspace(0.6, 1.0, 53, dtype=np.float32)
     return scene * ramp
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that were saved."""
+    saved, save = [], Figure.savefig
+
+    def savefig(figure, *given, **named):
+        saved.append(figure)
+        save(figure, *given, **named)
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    return saved

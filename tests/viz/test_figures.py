@@ -4,7 +4,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from cassi import viz
@@ -22,19 +21,6 @@ SAVERS = {
     "spectra": viz.save_spectra,
     "spectra, truth": lambda path, cube, w: viz.save_spectra(path, cube, w, truth=0.9 * cube),
 }
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """The figures that were saved."""
-    saved, save = [], Figure.savefig
-
-    def savefig(figure, *given, **named):
-        saved.append(figure)
-        save(figure, *given, **named)
-
-    monkeypatch.setattr(Figure, "savefig", savefig)
-    return saved
 
 
 def _scales(figure):

@@ -3,13 +3,14 @@
 import base64
 import csv
 import io
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from cassi.viz.report import encode_scene, make_report
+from cassi.viz.report import encode_answers, encode_scene, make_report
 
 HOSTILE = "<b onclick=alert(1)>&amp;"
 
@@ -444,3 +445,48 @@ def test_where_it_is_dark_a_ratio_is_none(open_page, folder):
 def test_an_address_names_the_method_that_is_shown(open_page):
     page = open_page(f"both.html#{quote(HOSTILE)}")
     assert page.locator(".panel select").nth(1).input_value() == HOSTILE
+
+
+def test_answers_have_maps_with_intervals_and_a_table(open_page, folder):
+    x = np.mgrid[0:40, 0:60][1] / 100
+    ends = np.array([0.01, 0.06])[:, None, None]
+    hidden = x < 0.1
+    about = {"labels": (), "unit": "", "reason": "the samples differ"}
+    maps = SimpleNamespace(
+        value=x, low=(x - ends).clip(0), high=x + ends, abstained=hidden, **about
+    )
+    about["labels"] = ("450 nm", "500 nm")
+    numbers = SimpleNamespace(
+        value=np.array([0.5, 2.0]),
+        low=np.array([[0.4, 1], [0.31, 0]]),
+        high=np.array([[0.6, 3], [0.69, 4]]),
+        abstained=np.array([False, True]),
+        **about,
+    )
+    scene = encode_scene("one", {"good": np.ones((6, 40, 60))}, None, {})
+    answers = encode_answers({HOSTILE: maps, "patch": numbers})
+    page = make_report([scene], None, title="Answers", answers=answers)
+    (folder / "answers.html").write_bytes(page)
+    page = open_page("answers.html")
+    assert page.locator("#answers figcaption").all_inner_texts() == [HOSTILE]
+    canvas, line = page.locator("#maps .frame canvas"), page.locator("#maps p")
+    box = canvas.bounding_box()
+    height = 20.5 / 40 * box["height"]
+    canvas.hover(position={"x": 31.5 / 60 * box["width"], "y": height})
+    assert line.inner_text() == "0.310, 90 %: 0.250 to 0.370 (row 20, column 31)"
+    canvas.hover(position={"x": 4.5 / 60 * box["width"], "y": height})
+    assert line.inner_text() == "no answer (row 20, column 4): the samples differ"
+    pixels = canvas.evaluate(
+        "canvas => [...canvas.getContext('2d').getImageData(0, 9, 480, 1).data]"
+    )
+    red, _, blue, _ = np.reshape(pixels, (-1, 4)).T
+    assert (red[:80] == blue[:80]).all()  # stripes
+    assert red[470] > blue[470] + 100  # viridis ends with yellow
+    before = canvas.evaluate("canvas => canvas.toDataURL()")
+    page.locator("#shown-part button").last.click()
+    assert canvas.evaluate("canvas => canvas.toDataURL()") != before
+    assert [row.split("\t") for row in page.locator("#answers tbody tr").all_inner_texts()] == [
+        ["patch", "450 nm", "0.50", "0.40 to 0.60", "0.31 to 0.69"],
+        ["patch", "500 nm", "no answer", "the samples differ", ""],
+    ]
+    assert open_page("capture.html").locator("#answers").is_hidden()

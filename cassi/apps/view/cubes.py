@@ -35,6 +35,8 @@ class CubeView:
         numbers: content of metrics.json.
         origin: settings, options and result of a cube that was reconstructed in this tab; None for
             a cube that was read from a file.
+        answers: answers about the cube's scene, as `cassi.viz.report.encode_answers` packs them;
+            None if there are no questions.
     """
 
     name: str
@@ -44,6 +46,7 @@ class CubeView:
     deviation: np.ndarray | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
     origin: tuple[Reconstruct, list[str], Result] | None = None
+    answers: bytes | None = None
 
 
 def shorten_names(names: Sequence[str]) -> dict[str, str]:
@@ -87,4 +90,5 @@ def render_report(cube_view: CubeView, other_views: Iterable[CubeView]) -> bytes
         note=format_camera_check(cube_view.numbers),
         unit=cube_view.numbers.get("unit"),
         errors=errors_of_wavelengths(cube_view.numbers, len(cube_view.cube)),
+        answers=cube_view.answers,
     )

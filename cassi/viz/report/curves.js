@@ -6,11 +6,8 @@ const ON_DARK = ["#4ea6dd", "#f08a4b", "#35c79b", "#dd9bbf", "#efb84a", "#8fd0f5
 const DASHES = ["solid", "dot", "dashdot", "longdash"];
 
 async function startPlotly() {
-  const text = atob(document.getElementById("plotly").textContent);
-  const bytes = Uint8Array.from(text, (letter) => letter.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   const script = document.createElement("script");
-  script.textContent = await new Response(stream).text();
+  script.textContent = await gunzip(document.getElementById("plotly").textContent).text();
   document.head.append(script);
 }
 

@@ -497,6 +497,7 @@ async function start() {
   state.band = Math.floor(scenes[0].bands / 2);
   state.wanted = wantedByAddress();
   listen();
+  await startAnswers(find("#answers"));
   await show(0);
   followHidden(find("#spectrum"), drawCards);
   find("#spectrum").on("plotly_click", ({ points }) => setBand(points[0].pointIndex));

@@ -26,6 +26,7 @@ _SCRIPTS = (
     "reference",
     "table",
     "files",
+    "answers",
     "page",
 )
 _N_MARKED_POINTS = 3  # points that are marked when the page opens
@@ -122,6 +123,7 @@ def make_report(
     note: str = "",
     unit: str | None = None,
     errors: Sequence[float] | None = None,  # (C,), nm
+    answers: bytes | None = None,
 ) -> bytes:
     """Make the report of some scenes: one HTML file that needs no server and no network.
 
@@ -140,6 +142,7 @@ def make_report(
         note: a line on the camera check, above the pictures too.
         unit: unit of the cubes.
         errors: standard errors of the wavelengths, nm, if known; written beside the wavelengths.
+        answers: result of `encode_answers`, about the only scene; shown below its pictures.
 
     Raises:
         ValueError: there is no scene, or the wavelengths do not fit a scene or the illuminant
@@ -149,14 +152,10 @@ def make_report(
         raise ValueError("expected at least one scene, got none: pass what encode_scene gave")
     pages = [json.loads(scene) for scene in scenes]
     bands = [page["shape"][0] for page in pages]
-    metrics_note = ""
-    if any(page["truth"] for page in pages):
-        metrics_note = f"PSNR and SSIM as preset {preset}, from the full data. "
     settings = {
         "unit": unit or "value in the cube",
         **_describe_bands(set(bands), wavelengths, illuminant, errors),
-        "notes": metrics_note
-        + "Pictures and spectra are compressed: about 0.3 % of the maximum (root mean square).",
+        "notes": _describe_numbers(preset if any(page["truth"] for page in pages) else None),
     }
     fields = {
         "title": html.escape(title),
@@ -165,6 +164,7 @@ def make_report(
         ),
         "note": html.escape(note),
         "settings": _inline(json.dumps(settings).encode()),
+        "answers": _inline(answers or b'{"maps":[],"numbers":[]}'),
         "scenes": "\n".join(
             f'<script type="application/json" class="scene">{_inline(scene)}</script>'
             for scene in scenes
@@ -184,6 +184,15 @@ def _fill_page(fields: Mapping[str, str]) -> str:
     for key, text in {**common, **fields}.items():
         page = page.replace(f"<!--{key}-->", text)
     return page
+
+
+def _describe_numbers(preset: str | None) -> str:
+    """Return a line on the accuracy of pictures, and on the preset of metrics if there are some."""
+    metrics_note = f"PSNR and SSIM as preset {preset}, from the full data. " if preset else ""
+    return (
+        f"{metrics_note}Pictures and spectra are compressed: "
+        "about 0.3 % of the maximum (root mean square)."
+    )
 
 
 def _describe_bands(

@@ -17,6 +17,12 @@ async function decodePlane(base64, width, height) {
   return plane;
 }
 
+// Base64 of gzip, as a response whose text or bytes can be awaited.
+function gunzip(base64) {
+  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
+}
+
 class Cube {
   constructor(packed, bands, height, width) {
     Object.assign(this, { packed, bands, height, width, planes: null });
