@@ -30,6 +30,7 @@ from cassi.precision import resolve
 from cassi.solvers.base import GridSolution
 from cassi.systems import System
 from cassi.uncertainty import NORMAL, Uncertainty, region, score
+from cassi.uncertainty.answers import Answer
 
 # If the means of a cube and its truth differ by more than this factor, the two probably have
 # different units, such as counts and reflectances. The scores then mean nothing.
@@ -116,6 +117,7 @@ def save_pictures(
     numbers: Json,
     bars: CubeErrors | None = None,
     dispersion_cube: GridSolution | None = None,
+    answers: Mapping[str, Answer] | None = None,
 ) -> None:
     """Write pictures and spectra of a cube `(C, H, W)`, and report.html if the settings want it.
 
@@ -129,6 +131,7 @@ def save_pictures(
         numbers: numbers of metrics.json.
         bars: error bars, which spectra, report and uncertainty.png show.
         dispersion_cube: the cube along the dispersion, whose spectra are drawn as dots.
+        answers: answers about the scene, which the report shows.
     """
     from cassi import viz
 
@@ -161,7 +164,7 @@ def save_pictures(
     if bars is not None:
         save_map(folder, bars.std, cube, wavelengths, unit, errors)
     if output.report:
-        write_report(folder, name, cube, wavelengths, truth, numbers, bars, illuminant)
+        write_report(folder, name, cube, wavelengths, truth, numbers, bars, illuminant, answers)
 
 
 def write_report(
@@ -173,9 +176,10 @@ def write_report(
     numbers: Json,
     bars: CubeErrors | None,
     illuminant: str | None,
+    answers: Mapping[str, Answer] | None = None,
 ) -> None:
     """Write report.html; the arguments are as in `save_pictures`."""
-    from cassi.viz.report import encode_scene, make_report
+    from cassi.viz.report import encode_answers, encode_scene, make_report
     from cassi.viz.sheet import write_bytes
 
     table_numbers = reported_numbers(numbers)
@@ -192,6 +196,7 @@ def write_report(
         note=format_camera_check(numbers),
         unit=numbers.get("unit"),
         errors=errors_of_wavelengths(numbers, len(cube)),
+        answers=encode_answers(answers) if answers else None,
     )
     write_bytes(folder / "report.html", page)
 

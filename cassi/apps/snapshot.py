@@ -259,6 +259,7 @@ def write_results(
             numbers,
             bars,
             dispersion_cube=result.solution.along,
+            answers=answers,
         )
         if write_more is not None:
             write_more(stage)

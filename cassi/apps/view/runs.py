@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.apps.answers.files import answer_questions
 from cassi.apps.command import choose_device, prepare_process
 from cassi.apps.inputs import file_paths, load_snapshot
 from cassi.apps.reconstructors import Recipe
@@ -29,7 +30,9 @@ from cassi.apps.view.repeat import write_config
 from cassi.apps.view.session import DEFAULT_METHOD
 from cassi.pipeline.snapshot import Snapshot
 from cassi.solvers import Iteration
+from cassi.uncertainty.answers import Answer
 from cassi.viz import srgb
+from cassi.viz.report import encode_answers
 
 _PICTURE_SECONDS = 0.4  # between two pictures of the present cube
 _PICTURE_PIXELS = 320  # longer side of such a picture
@@ -60,6 +63,10 @@ def reconstruct(settings: Reconstruct, options: list[str], job: Job) -> CubeView
         watch=reporter,
     )
     file = settings.measurement or settings.truth
+    answers: dict[str, Answer] = {}
+    if settings.answers is not None:
+        job.stage = "answering questions"
+        answers = answer_questions(Path(settings.answers), result)
     return CubeView(
         f"{file_paths(file)[0].stem}, {name_method(settings, options)}",
         np.ascontiguousarray(result.cube[0].cpu().numpy()),
@@ -68,6 +75,7 @@ def reconstruct(settings: Reconstruct, options: list[str], job: Job) -> CubeView
         None if result.errors is None else result.errors.std[0].cpu().numpy(),
         numbers=summarize(result),
         origin=(settings, options, result),
+        answers=encode_answers(answers) if answers else None,
     )
 
 
