@@ -18,15 +18,17 @@ from cassi.uncertainty.samples import Samples
 ANSWER_LEVELS = (0.68, 0.9)
 """Nominal coverages of the intervals of an answer."""
 # A standard deviation of 16 samples is off by a fifth. In a map it is averaged over squares of this
-# side, pixels, because the errors of neighbours are alike. This makes 90 % intervals of indices
-# 12 % narrower, and those of abundances 17 % (docs/development/experiments/samples.md).
+# side, pixels, because the errors of neighbours are alike. This lowers the half widths of 90 %
+# intervals, in standard deviations, from 1.62 to 1.35 for indices and from 1.69 to 1.54 for
+# abundances (docs/development/experiments/samples.md).
 _POOLED_SIDE = 5
 # Largest variance of an answer over that of its map. Above it, less than half of the contrast of
-# the map is known here. Indices of 10 scenes lose 18 % of the pixels by this ratio, and a quarter
-# of their error; with 1 they lose 9 % and 14 %, with 0.25 they lose 30 % and 38 %
+# the map is known here. With this ratio, indices lose 18 % of the pixels and a quarter of their
+# error. With 1 they lose 9 % and 14 %, with 0.25 they lose 30 % and 38 %
 # (docs/development/experiments/samples.md).
 _MAX_VARIANCE_RATIO = 0.5
-_REASON = "the samples differ here by half as much as the pixels of the scene, or more"
+_REASON = "the samples vary here at least half as much as the map varies over the scene"
+_NOT_FINITE = "the result is not finite in a sample"
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def answer(samples: Samples, questions: Mapping[str, Question]) -> dict[str, Ans
     sums: dict[str, list[Tensor]] = {}
     for sample in samples:
         for name, question in questions.items():
-            result = question(sample).double()
+            result = torch.as_tensor(question(sample)).double()
             if result.ndim > 3 or (result.ndim > 1 and result.shape[-2:] != sample.shape[-2:]):
                 raise ValueError(
                     f"{name}: expected a map (H, W) or (N, H, W) with (H, W) = "
@@ -114,29 +116,40 @@ def load_half_widths() -> Tensor:
 
 def _judge(value: Tensor, deviation: Tensor, question: Question, cube: Tensor) -> Answer:
     """Return an answer from mean and standard deviation over the samples."""
-    least, largest = getattr(question, "bounds", (-math.inf, math.inf))
+    minimum, maximum = getattr(question, "bounds", (-math.inf, math.inf))
     is_map = value.ndim > 1
     if is_map:
         deviation = _pool(deviation)
     half_widths = load_half_widths()[int(is_map)].to(value)
     half = half_widths.view(-1, *[1] * value.ndim) * deviation
-    value = value.clamp(least, largest)
-    low, high = (value - half).clamp_min(least), (value + half).clamp_max(largest)
-    abstained = ~(low[-1].isfinite() & high[-1].isfinite())
-    pixels = getattr(question, "pixels", question)(cube)
+    value = value.clamp(minimum, maximum)
+    low, high = (value - half).clamp_min(minimum), (value + half).clamp_max(maximum)
+    is_finite = low[-1].isfinite() & high[-1].isfinite()
+    is_withheld = ~is_finite
+    pixels = torch.as_tensor(getattr(question, "pixels", question)(cube)).double()
     if pixels.ndim > 1:
-        spread = pixels.double().flatten(-2).std(-1)
-        spread = spread.reshape((*spread.shape, *[1] * (value.ndim - spread.ndim)))
-        abstained |= deviation.square() >= _MAX_VARIANCE_RATIO * spread.square()
+        variance = _finite_variance(pixels.flatten(-2))
+        variance = variance.view(variance.shape + (1,) * (value.ndim - variance.ndim))
+        is_withheld |= deviation.square() >= _MAX_VARIANCE_RATIO * variance
+    reasons = ((~is_finite, _NOT_FINITE), (is_withheld & is_finite, _REASON))
     return Answer(
         value.float(),
         low.float(),
         high.float(),
-        abstained,
+        is_withheld,
         tuple(getattr(question, "labels", ())),
         str(getattr(question, "unit", "")),
-        _REASON if bool(abstained.any()) else "",
+        "; ".join(reason for is_affected, reason in reasons if bool(is_affected.any())),
     )
+
+
+def _finite_variance(values: Tensor) -> Tensor:
+    """Return the variance along the last axis, of the finite values."""
+    is_finite = values.isfinite()
+    count = is_finite.sum(-1, keepdim=True)
+    values = torch.where(is_finite, values, 0)
+    deviation = torch.where(is_finite, values - values.sum(-1, keepdim=True) / count, 0)
+    return deviation.square().sum(-1) / (count[..., 0] - 1)
 
 
 def _pool(deviation: Tensor) -> Tensor:

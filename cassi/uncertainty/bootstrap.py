@@ -156,7 +156,7 @@ def bootstrap(trial: Trial, x: Tensor, probe: Probe | None = None) -> BootstrapR
     repeated_error = solution.x.flip(axes) - x
     residual_of_mirrored = mirrored_y - solution.measured(system)
     residual_level, repeated_level = (
-        float(root_mean_square(each)) for each in (residual, residual_of_mirrored)
+        float(root_mean_square(values)) for values in (residual, residual_of_mirrored)
     )
     noise = residual_level**2 / repeated_level if repeated_level > 0 else residual_level
     if probe is None:

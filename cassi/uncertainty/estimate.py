@@ -15,7 +15,7 @@ from cassi.systems.base import System
 from cassi.uncertainty.bootstrap import BootstrapResult, Probe, Trial, bootstrap
 from cassi.uncertainty.error_model import SIDES, ErrorModel, load_error_model
 from cassi.uncertainty.features import Features
-from cassi.uncertainty.samples import Samples, draw_samples
+from cassi.uncertainty.samples import Samples, check_count, draw_samples
 
 MAX_UNUSUAL = 0.1
 """Largest share of unusual values without a warning, see `ErrorModel.predict`."""
@@ -125,6 +125,8 @@ def estimate(
             f"uncertainty: expected a camera of cassi.systems, got {type(system).__name__}; derive "
             "yours from cassi.systems.System"
         )
+    if samples != 0:
+        check_count(samples)
     trial = Trial(y, system, reconstructor, statistics, seed, wide, along)
     result = bootstrap(trial, x, probed)
     level = float(signal_level(y, system, statistics).max())
@@ -132,8 +134,8 @@ def estimate(
     uncertainty = uncertainty_of(result, system, level, models[1])
     if samples == 0:
         return uncertainty
-    drawn = draw_samples(result, system, level, uncertainty.std, models, samples, seed)
-    return replace(uncertainty, samples=drawn)
+    cubes = draw_samples(result, system, level, uncertainty.std, models, samples, seed)
+    return replace(uncertainty, samples=cubes)
 
 
 @torch.no_grad()

@@ -23,6 +23,8 @@ _ROUNDS = 3
 # Least share of the variance of a scale that is left for details finer than the next coarser scale.
 # The regressions of two scales are fitted apart, so their difference may be negative.
 _MIN_DETAIL_SHARE = 0.04
+# Largest number of samples. The random numbers of samples with other seeds differ up to it.
+_MAX_COUNT = 10_000
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class Samples:
     a data step solves A x_s = y − n_s. n_s is white noise of the level that the bootstrap
     estimates, see `cassi.uncertainty.bootstrap.BootstrapResult.noise`.
 
-    A sample depends on the seed and on its index alone. Memory is taken for one sample at a time.
+    A sample depends on the seed and on its index, but not on the count. Memory is taken for one
+    sample at a time.
 
     Attributes:
         count: number of samples, even.
@@ -94,12 +97,12 @@ class Samples:
         if not 0 <= index < self.count:
             raise IndexError(f"samples: expected an index below {self.count}, got {index}")
         pair, sign = index // 2, 1 - 2 * (index % 2)
-        random = torch.Generator().manual_seed(self.seed * self.count + pair)
+        random = torch.Generator().manual_seed(self.seed * _MAX_COUNT + pair)
         shifts = [int(torch.randint(0, n, (), generator=random)) for n in self.x.shape[-2:]]
         x = self.x.clone()
         for scale in self.scales:
             x += sign * scale.std * scale.pattern.roll(shifts, (-2, -1))
-        random.manual_seed(-1 - self.seed * self.count - index)
+        random.manual_seed(-1 - self.seed * _MAX_COUNT - index)
         noise = torch.randn(self.y.shape, generator=random).to(self.y)
         target = self.system.without_bad_pixels(self.y - self.noise * noise)
         damping = _DAMPING * float(self.system(self.system.adjoint(torch.ones_like(target))).mean())
@@ -152,10 +155,9 @@ def draw_samples(
         seed: seed of the samples.
 
     Raises:
-        ValueError: `count` is odd or too small.
+        ValueError: `count` is odd, too small or too large.
     """
-    if count < 2 or count % 2:
-        raise ValueError(f"samples: expected an even number from 2, got {count}")
+    check_count(count)
     sides = [1, *(side for side in models if 1 < side <= min(result.x.shape[-2:]) / 2)]
     scales: list[Scale] = []
     coarse_error, coarse_variance = torch.zeros_like(std), torch.zeros_like(std)
@@ -173,6 +175,12 @@ def draw_samples(
     return Samples(count, result.x, tuple(scales), y, system, result.noise, seed)
 
 
+def check_count(count: int) -> None:
+    """Refuse a number of samples that is odd, less than 2, or more than 10,000."""
+    if not 2 <= count <= _MAX_COUNT or count % 2:
+        raise ValueError(f"samples: expected an even number from 2 to {_MAX_COUNT}, got {count}")
+
+
 def _predict(
     result: BootstrapResult, system: System, level: float, side: int, model: ErrorModel
 ) -> Tensor:
@@ -188,6 +196,6 @@ def _local_mean(cube: Tensor, side: int) -> Tensor:
     """Return the mean over the square around every pixel, of the shape of the cube."""
     if side == 1:
         return cube
-    before, after = side // 2, side - 1 - side // 2
-    padded = F.pad(cube, (before, after, before, after), mode="replicate")
+    first, last = side // 2, side - 1 - side // 2
+    padded = F.pad(cube, (first, last, first, last), mode="replicate")
     return F.avg_pool2d(F.avg_pool2d(padded, (side, 1), 1), (1, side), 1)

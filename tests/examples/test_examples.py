@@ -14,6 +14,7 @@ SMALLER = {
     "training": {"size": 32, "steps": 12, "bands": 4},
     "bad_pixels": {"size": 48, "method": "gap_tv"},
     "uncertainty": {"size": 48, "method": "gap_tv"},
+    "answers": {"size": 48, "count": 4},
     "custom_prior": {"size": 48, "iterations": 20},
     "custom_camera": {"size": 48},
 }

@@ -23,7 +23,7 @@ from cassi.uncertainty.questions import (
     Function,
     Index,
     Question,
-    Region,
+    RegionMean,
     Target,
 )
 
@@ -99,7 +99,7 @@ class Questions:
         nm = self._wavelengths
         bands = range(1, len(self.cube) + 1)
         labels = [f"band {band}" for band in bands] if nm is None else [f"{x:g} nm" for x in nm]
-        return Region(self._where(window, mask), tuple(labels), self.unit or "")
+        return RegionMean(self._where(window, mask), tuple(labels), self.unit or "")
 
     def _area(
         self,
