@@ -26,9 +26,11 @@ and the largest possible value), and `pixels`, see `RegionMean`."""
 # leave errors below 0.001 (tests/uncertainty/test_questions.py). Without restarts, and with spectra
 # of unequal norms, 200 steps leave up to 0.07.
 _UNMIXING_STEPS = 150
-# Loading of a background's covariance, relative to its mean variance. Cubes have few components, so
-# the covariance alone is nearly singular.
-_LOADING = 1e-3
+# Loading of a background's covariance, relative to its mean variance. A reconstructed cube has few
+# components, so the inverse of its covariance amplifies errors. The error of the matched filter,
+# over the standard deviation of its map, is 0.96 with a loading of 0.001, 0.76 with 0.01, and 0.49
+# with 0.1 (docs/development/experiments/samples.md).
+_LOADING = 0.1
 # Lower bound of a denominator, relative to its mean size over the cube. Below it an index would
 # amplify the error of black. For a sum of two bands, it is 2 % of their brightness. A bound in
 # units of the brightness would depend on the unit of the cube, if the denominator does not.
@@ -186,7 +188,8 @@ class Abundance:
 class Target:
     """How much a pixel is like a target spectrum s, before the background of the cube.
 
-    With mean μ and covariance Σ of the pixels, and ⟨a, b⟩ = (a − μ)ᵀΣ⁻¹(b − μ):
+    With mean μ and covariance Σ of the pixels, and ⟨a, b⟩ = (a − μ)ᵀΣ⁻¹(b − μ), where a tenth of
+    the mean variance is added to the diagonal of Σ:
 
         matched_filter: ⟨s, x⟩ / ⟨s, s⟩, 0 for the background and 1 for the target
         coherence: ⟨s, x⟩² / (⟨s, s⟩⟨x, x⟩), the adaptive coherence estimator, 0 to 1

@@ -158,6 +158,7 @@ def write_files(folder: Path) -> None:
         counts = np.round(4000 * frame).astype(np.uint16)  # of 12 bits
         Image.fromarray(counts).save(folder / f"{name}.png")
     cassi.write_cube(folder / "four.npz", cubes[0][0, ::9], [450, 500, 550, 600])
+    (folder / "questions.yaml").write_text("patch: {kind: region, window: [20, 40, 9, 9]}\n")
     (folder / "calibration.csv").write_text("wavelength,pixel\n440,0\n520,3\n610,6\n")
     for part in ("day", "truths", "cubes", "captures", "masks", "scenes/train", "scenes/validation",
                  "mine", "calibration", "snapshots"):  # fmt: skip

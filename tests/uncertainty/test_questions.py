@@ -140,7 +140,7 @@ def test_detectors(scene, detector):
     question = Target(spectra[1], detector)
     pixels, target = cube.flatten(1).double().numpy(), spectra[1].double().numpy()
     covariance = np.cov(pixels, bias=True)
-    covariance += 1e-3 * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+    covariance += 0.1 * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
     inverse, mean = np.linalg.inv(covariance), pixels.mean(1)
     s, x = target - mean, pixels - mean[:, None]
     expected = s @ inverse @ x / (s @ inverse @ s)
