@@ -6,12 +6,14 @@ Samples are drawn for the reconstructions through the true camera of OUT. The σ
 regressions that were not trained with its scene; `uncertainty fit OUT` has written them for all
 sides. The samples answer the questions of scripts/benchmarks/answers.py. For each question, the
 command finds the number k of standard deviations within which 90 % of the true answers are. The σ
-of means over squares is multiplied by their k over the k of Student's t. After two rounds, the k of
-numbers and of maps are written as the half widths of the intervals. `--write` puts all into the
-package.
+of means over squares is multiplied by their k over the k of Student's t. The k of numbers
+and of maps are the half widths of the intervals. `--write` puts all into the package. Repeat the
+command until it changes the σ by less than 5 %; a file in OUT keeps the factors. Start again, with
+this file removed, after `uncertainty fit --write`.
 """
 
 import argparse
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +32,6 @@ from scripts.release.uncertainty import ANY_SHIFTED, SHIFTED, Case, read_case, w
 
 # Number of samples of each cube.
 COUNT = 16
-ROUNDS = 2
 # Half width of a 90 % interval of a number, in standard deviations of 8 independent samples: the
 # samples come in pairs. It is Student's t, and the k that means over squares get.
 NUMBER_WIDTH = 1.86
@@ -50,18 +51,18 @@ def main() -> None:
     folds = {
         side: torch.load(options.folder / f"folds_{side}.pt", weights_only=False) for side in SIDES
     }
-    paths = sorted(options.folder.glob(options.pattern))
+    factors_file = options.folder / "factors.json"
     factors = dict.fromkeys(SQUARES, 1.0)
-    for round_number in range(ROUNDS + 1):
-        record = Record()
-        for path in paths:
-            add_case(read_case(path), folds, factors, record)
-        k = {name: find_widths(record, name) for name in record.frames}
-        print({name: [round(value, 2) for value in widths] for name, widths in k.items()})
-        if round_number < ROUNDS:
-            for side, name in SQUARES.items():
-                factors[side] *= k[name][-1] / NUMBER_WIDTH
-            print("factors of σ", factors, flush=True)
+    if factors_file.exists():
+        factors = {int(side): value for side, value in json.loads(factors_file.read_text()).items()}
+    record = Record()
+    for path in sorted(options.folder.glob(options.pattern)):
+        add_case(read_case(path), folds, factors, record)
+    k = {name: find_widths(record, name) for name in record.frames}
+    print({name: [round(value, 2) for value in widths] for name, widths in k.items()})
+    changes = {side: k[name][-1] / NUMBER_WIDTH for side, name in SQUARES.items()}
+    print("factors of σ", factors, "times", changes)
+    factors_file.write_text(json.dumps({side: factors[side] * changes[side] for side in SQUARES}))
     is_map = {name: frames[0].is_map for name, frames in record.frames.items()}
     half_widths = [
         [
@@ -74,8 +75,10 @@ def main() -> None:
     report(record)
     if options.write:
         with safe_open(FILE, "pt") as file:
-            scaled = {f"{side}.factors": file.get_tensor(f"{side}.factors") for side in SQUARES}
-        scaled = {f"{side}.factors": scaled[f"{side}.factors"] * factors[side] for side in SQUARES}
+            scaled = {
+                f"{side}.factors": file.get_tensor(f"{side}.factors") * change
+                for side, change in changes.items()
+            }
         write_tensors(scaled | {"half_widths": torch.tensor(half_widths)})
 
 
