@@ -239,7 +239,7 @@ def write_results(
     answers: dict[str, Answer] = {}
     if settings.answers is not None:
         answers = answer_questions(Path(settings.answers), result)
-        rows = (row for key, each in answers.items() for row in describe_rows(key, each))
+        rows = (row for item in answers.items() for row in describe_rows(*item))
         numbers = numbers | {"answers": list(rows)}
     with atomic_folder(folder) as stage:
         if cubes:

@@ -93,11 +93,11 @@ def find_materials(truth: Tensor) -> Tensor:
     light = spectra.mean(1)
     spectra = spectra[light > 0.3 * light.mean()]
     directions = spectra / spectra.norm(dim=1, keepdim=True)
-    chosen = [int((directions @ directions.mean(0)).argmin())]
-    while len(chosen) < MATERIALS:
-        likeness = (directions @ directions[chosen].T).max(1).values
-        chosen.append(int(likeness.argmin()))
-    return spectra[chosen]
+    indices = [int((directions @ directions.mean(0)).argmin())]
+    while len(indices) < MATERIALS:
+        likeness = (directions @ directions[indices].T).max(1).values
+        indices.append(int(likeness.argmin()))
+    return spectra[indices]
 
 
 @dataclass
@@ -136,17 +136,17 @@ def ask(samples: Samples, truth: Tensor, record: Record) -> None:
     questions = questions_of(truth)
     answers = answer(samples, questions)
     for name, question in questions.items():
-        given, true = answers[name], question(truth)
-        is_kept = ~given.abstained
-        inside = (given.low <= true) & (true <= given.high)
+        result, true_value = answers[name], question(truth)
+        is_kept = ~result.abstained
+        is_inside = (result.low <= true_value) & (true_value <= result.high)
         frame = Frame(
-            (given.value - true).abs()[is_kept],
-            (question(samples.cube[0]) - true).abs()[is_kept],
-            ((given.high - given.low) / 2)[:, is_kept],
-            inside[:, is_kept],
-            rms(given.value - true),
-            float(given.abstained.double().mean()),
-            true.ndim > 1,
+            (result.value - true_value).abs()[is_kept],
+            (question(samples.cube[0]) - true_value).abs()[is_kept],
+            ((result.high - result.low) / 2)[:, is_kept],
+            is_inside[:, is_kept],
+            rms(result.value - true_value),
+            float(result.abstained.double().mean()),
+            true_value.ndim > 1,
         )
         record.frames.setdefault(name, []).append(frame)
 
@@ -171,8 +171,8 @@ def judge_samples(samples: Samples, truth: Tensor, noise: float) -> dict[str, fl
         low, high = torch.minimum(low, ratio(sample)), torch.maximum(high, ratio(sample))
         squares_sum += float((y - samples.system(sample[None])).square().mean())
     is_lit = truth.mean(0) > MIN_LIGHT * truth.mean()
-    true = ratio(truth)
-    hull = ((low <= true) & (true <= high))[is_lit].double().mean()
+    true_ratio = ratio(truth)
+    hull = ((low <= true_ratio) & (true_ratio <= high))[is_lit].double().mean()
     residual = math.sqrt(squares_sum / len(samples))
     # Without noise, the residual is relative to that of the cube, because it has no other scale.
     level = noise or float((y - samples.system(samples.x)).square().mean().sqrt())
@@ -195,7 +195,7 @@ def report(record: Record) -> list[dict[str, object]]:
             for f, constant in zip(frames, constants, strict=True)
         ]
         ratios = [rms(f.error) / rms(f.cube_error) for f in frames]
-        kept = [rms(f.error) / f.error_of_all for f in frames]
+        kept_errors = [rms(f.error) / f.error_of_all for f in frames]
         withheld = float(np.mean([f.withheld for f in frames]))
         ends = coverages[:, -1].min(), coverages[:, -1].max()
         row = {
@@ -207,7 +207,7 @@ def report(record: Record) -> list[dict[str, object]]:
             "width in frame": float(np.median(in_frame)),
             "width": width,
             "error": float(np.median(ratios)),
-            "kept": float(np.median(kept)),
+            "kept": float(np.median(kept_errors)),
             "withheld": withheld,
         }
         rows.append(row)
@@ -222,8 +222,8 @@ def report(record: Record) -> list[dict[str, object]]:
 def thin(frame: Frame) -> tuple[Tensor, Tensor]:
     """Return errors and half widths of at most `MAX_VALUES` random values."""
     random = torch.Generator().manual_seed(0)
-    chosen = torch.randperm(len(frame.error), generator=random)[:MAX_VALUES]
-    return frame.error[chosen], frame.half[-1][chosen]
+    indices = torch.randperm(len(frame.error), generator=random)[:MAX_VALUES]
+    return frame.error[indices], frame.half[-1][indices]
 
 
 def quantile(values: Tensor, fraction: float) -> float:

@@ -36,8 +36,9 @@ from cassi.apps.settings import Evaluate
 from cassi.data.bundled import bundled_path
 from cassi.data.io import load_cube
 from cassi.systems.masks import move_mask
+from cassi.uncertainty import Index, answer, estimate
 from cassi.uncertainty.error_model import NORMAL
-from cassi.viz import choose_points, exposure_of, save_bands, srgb
+from cassi.viz import choose_points, exposure_of, save_answer, save_bands, srgb
 from cassi.viz.color import cie_response
 from scripts.benchmarks.lab import SUBPIXELS, Lab
 from scripts.benchmarks.spectral_video import WAVELENGTHS, first_sequence
@@ -268,6 +269,20 @@ def draw_bands() -> None:
     reduced_picture.save(FOLDER / "bands.jpg", quality=82)
 
 
+def draw_answers() -> None:
+    """Draw an index of the bundled scene, and its intervals."""
+    truth, _, wavelengths = load_bundled()
+    camera, method = make_camera(), cassi.methods.auto()
+    y = camera(truth)
+    samples = estimate(y, camera, method, method.run(y, camera).x, samples=16).samples
+    assert samples is not None
+    index = Index("(w640 - w550) / (w640 + w550)", wavelengths)
+    result = answer(samples, {"index": index})["index"]
+    half_width = (result.high[-1] - result.low[-1]) / 2
+    path, title = FOLDER / "answers.png", "(w640 − w550) / (w640 + w550)"
+    save_answer(path, title, result.value, half_width, result.abstained, truth=index(truth[0]))
+
+
 def draw_presets() -> None:
     """Draw the instruments of `benchmark=instruments`: measurements above, their cubes below."""
     settings = compose_settings(["benchmark=instruments"], kind=Evaluate)
@@ -375,6 +390,7 @@ DRAW: dict[str, Callable[[], None]] = {
     "guide": draw_guide,
     "bench": draw_bench,
     "bands": draw_bands,
+    "answers": draw_answers,
     "presets": draw_presets,
     "spectral_video": draw_video,
     **{name: partial(draw_snapshots, name) for name in SNAPSHOTS},

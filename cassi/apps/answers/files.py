@@ -55,44 +55,46 @@ def write_answers(folder: Path, answers: Mapping[str, Answer], pictures: bool = 
     with (folder / "answers.csv").open("w", newline="") as stream:
         writer = csv.DictWriter(stream, fieldnames=COLUMNS)
         writer.writeheader()
-        writer.writerows(row for name, each in answers.items() for row in describe_rows(name, each))
-    for name, each in answers.items():
-        if each.value.ndim < 2:
+        writer.writerows(row for item in answers.items() for row in describe_rows(*item))
+    for name, result in answers.items():
+        if result.value.ndim < 2:
             continue
-        planes = torch.stack([each.value, each.low[-1], each.high[-1], each.abstained.float()])
-        for index, part in enumerate(planes.reshape(4, -1, *each.value.shape[-2:]).unbind(1)):
-            title = f"{name} {each.labels[index]}" if each.labels else name
+        planes = torch.stack(
+            [result.value, result.low[-1], result.high[-1], result.abstained.float()]
+        )
+        for index, part in enumerate(planes.reshape(4, -1, *result.value.shape[-2:]).unbind(1)):
+            title = f"{name} {result.labels[index]}" if result.labels else name
             stem = "answer_" + re.sub(r"\W+", "_", title)
             if (folder / f"{stem}.tif").exists():  # two labels differ in a sign only
                 stem += f"_{index + 1}"
             write_cube(folder / f"{stem}.tif", part.cpu(), None)
             if pictures:
-                _draw(folder / f"{stem}.png", title, part, each.unit)
+                _draw(folder / f"{stem}.png", title, part, result.unit)
 
 
 def _draw(path: Path, title: str, planes: Tensor, unit: str) -> None:
     from cassi.viz.answers import save_answer
 
-    value, low, high, abstained = (plane.cpu().numpy() for plane in planes)
-    save_answer(path, title, value, (high - low) / 2, abstained > 0, unit)
+    value, low, high, is_withheld = (plane.cpu().numpy() for plane in planes)
+    save_answer(path, title, value, (high - low) / 2, is_withheld > 0, unit)
 
 
-def describe_rows(name: str, each: Answer) -> list[Json]:
+def describe_rows(name: str, result: Answer) -> list[Json]:
     """Return the rows of answers.csv: a row for each number, and for each map its mean.
 
     The mean of a map is over the pixels with an answer. It has no interval, because errors of
     neighbours are correlated; a region has one.
     """
-    has_maps = each.value.ndim > 1
-    count = len(each.labels) or (each.value.shape[0] if each.value.ndim in (1, 3) else 1)
-    value, abstained = each.value.reshape(count, -1), each.abstained.reshape(count, -1)
-    ends = torch.cat([each.low, each.high]).reshape(4, count, -1)
+    has_maps = result.value.ndim > 1
+    count = len(result.labels) or (result.value.shape[0] if result.value.ndim in (1, 3) else 1)
+    value, is_withheld = (tensor.reshape(count, -1) for tensor in (result.value, result.abstained))
+    ends = torch.cat([result.low, result.high]).reshape(4, count, -1)
     rows = []
-    for index, label in enumerate(each.labels or ("",) * count):
-        withheld = float(abstained[index].double().mean())
-        answered = value[index][~abstained[index]]
-        cells = [name, label, each.unit, float(answered.mean()) if len(answered) else None]
+    for index, label in enumerate(result.labels or ("",) * count):
+        withheld = float(is_withheld[index].double().mean())
+        answers = value[index][~is_withheld[index]]
+        cells = [name, label, result.unit, float(answers.mean()) if len(answers) else None]
         cells += [None] * 4 if has_maps else ends[:, index, 0].tolist()
-        cells += [withheld, each.reason if withheld else ""]
+        cells += [withheld, result.reason if withheld else ""]
         rows.append(dict(zip(COLUMNS, cells, strict=True)))
     return rows

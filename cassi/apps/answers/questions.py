@@ -76,8 +76,8 @@ class Questions:
         try:
             inspect.signature(kinds[kind]).bind(**settings)
         except TypeError as error:
-            known = ", ".join(inspect.signature(kinds[kind]).parameters)
-            raise ValueError(f"expected {known} for kind {kind}: {error}") from None
+            names = ", ".join(inspect.signature(kinds[kind]).parameters)
+            raise ValueError(f"expected {names} for kind {kind}: {error}") from None
         return kinds[kind](**settings)
 
     def _index(self, formula: str) -> Question:
@@ -87,9 +87,9 @@ class Questions:
         self, library: str, spectra: Sequence[str] | None = None, sum_to_one: bool = False
     ) -> Question:
         names, curves = self._read_library(library)
-        chosen = [self._find(name, names, library) for name in spectra or names]
-        labels = tuple(names[index] for index in chosen)
-        return Abundance(torch.from_numpy(curves[chosen]), labels, sum_to_one)
+        indices = [self._find(name, names, library) for name in spectra or names]
+        labels = tuple(names[index] for index in indices)
+        return Abundance(torch.from_numpy(curves[indices]), labels, sum_to_one)
 
     def _target(self, library: str, spectrum: str, detector: str = "matched_filter") -> Question:
         names, curves = self._read_library(library)
@@ -99,7 +99,7 @@ class Questions:
         nm = self._wavelengths
         bands = range(1, len(self.cube) + 1)
         labels = [f"band {band}" for band in bands] if nm is None else [f"{x:g} nm" for x in nm]
-        return RegionMean(self._where(window, mask), tuple(labels), self.unit or "")
+        return RegionMean(self._read_region(window, mask), tuple(labels), self.unit or "")
 
     def _area(
         self,
@@ -108,8 +108,10 @@ class Questions:
         window: Sequence[int] | None = None,
         mask: str | None = None,
     ) -> Question:
-        where = self._where(window or [0, 0, *self.cube.shape[1:]] if mask is None else None, mask)
-        return Area(Index(str(formula), self.wavelengths), float(above), where)
+        region = self._read_region(
+            window or [0, 0, *self.cube.shape[1:]] if mask is None else None, mask
+        )
+        return Area(Index(str(formula), self.wavelengths), float(above), region)
 
     def _color(
         self, reference: Sequence[float], white: float | None = None, illuminant: str | None = "D65"
@@ -135,7 +137,7 @@ class Questions:
         part = registered_parts[name]
         return Function(part.make, part.properties["labels"], part.properties["unit"])
 
-    def _where(self, window: Sequence[int] | None, mask: str | None) -> Tensor:
+    def _read_region(self, window: Sequence[int] | None, mask: str | None) -> Tensor:
         """Return the pixels of a region, `(H, W)`, from a window or a file."""
         height, width = self.cube.shape[1:]
         if (window is None) == (mask is None):
@@ -147,15 +149,15 @@ class Questions:
                 raise ValueError(f"mask: expected {height} × {width} pixels, got {shape}")
             return image != 0
         assert window is not None
-        where = torch.zeros(height, width, dtype=torch.bool)
+        is_inside = torch.zeros(height, width, dtype=torch.bool)
         top, left, rows, columns = map(int, window)
         if min(top, left) < 0 or top + rows > height or left + columns > width:
             raise ValueError(
                 f"window: expected [top, left, height, width] within {height} × {width}, "
                 f"got {list(window)}"
             )
-        where[top : top + rows, left : left + columns] = True
-        return where
+        is_inside[top : top + rows, left : left + columns] = True
+        return is_inside
 
     def _read_library(self, library: str) -> tuple[tuple[str, ...], np.ndarray]:
         return read_library(self._path(library), "library", self.wavelengths)
@@ -168,8 +170,8 @@ class Questions:
 
     def _path(self, name: str) -> Path:
         """Return a path; it is looked for beside the file of questions first."""
-        beside = self.file.parent / name
-        return beside if beside.exists() else Path(name)
+        neighbour = self.file.parent / name
+        return neighbour if neighbour.exists() else Path(name)
 
 
 def read_questions(
