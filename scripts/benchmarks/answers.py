@@ -151,8 +151,10 @@ def ask(samples: Samples, truth: Tensor, record: Record) -> None:
         record.frames.setdefault(name, []).append(frame)
 
 
-def judge_samples(samples: Samples, truth: Tensor, noise: float) -> dict[str, float]:
-    """Return the residual of samples over the noise, and the coverage of their hull.
+def judge_samples(
+    samples: Samples, truth: Tensor, noise: float | None
+) -> tuple[float | None, float]:
+    """Return residual of samples over the noise, if it is known, and the coverage of their hull.
 
     The hull is the range of the samples' ratios of two bands. It holds a further sample with a
     probability of (S − 1)/(S + 1).
@@ -174,9 +176,10 @@ def judge_samples(samples: Samples, truth: Tensor, noise: float) -> dict[str, fl
     true_ratio = ratio(truth)
     hull = ((low <= true_ratio) & (true_ratio <= high))[is_lit].double().mean()
     residual = math.sqrt(squares_sum / len(samples))
-    # Without noise, the residual is relative to that of the cube, because it has no other scale.
-    level = noise or float((y - samples.system(samples.x)).square().mean().sqrt())
-    return {"residual": residual / level, "hull": float(hull)}
+    if noise == 0:
+        # The residual of the cube is the only scale.
+        noise = float((y - samples.system(samples.x)).square().mean().sqrt())
+    return None if noise is None else residual / noise, float(hull)
 
 
 def report(record: Record) -> list[dict[str, object]]:
@@ -236,7 +239,7 @@ def rms(values: Tensor) -> float:
     return float(values.double().square().mean().sqrt())
 
 
-def frames_of(scene: Tensor, seed: int) -> Iterator[tuple[str, Tensor, System, float]]:
+def frames_of(scene: Tensor, seed: int) -> Iterator[tuple[str, Tensor, System, float | None]]:
     """Yield the frames of a scene `(1, C, H, W)`: name, measurement, camera, and noise level.
 
     The masks are one of an instrument and a random binary one. The last frame is by a digital twin,
@@ -259,7 +262,7 @@ def frames_of(scene: Tensor, seed: int) -> Iterator[tuple[str, Tensor, System, f
     y = twin.measure(scene, system, random) - true_camera.dark
     camera = system.weighted(bad_pixels=true_camera.bad)
     alignment = align(y, camera)
-    yield "bench", y, camera if alignment is None else alignment.system, math.nan
+    yield "bench", y, camera if alignment is None else alignment.system, None
 
 
 def read_scenes(split: str) -> Iterator[tuple[str, Tensor]]:
@@ -295,13 +298,15 @@ def main() -> None:
             for _ in bars.samples:
                 pass
             ratio = 1 + (time.perf_counter() - start) / seconds
-            row = judge_samples(bars.samples, scene[0], noise) | {"seconds": ratio}
+            residual, hull = judge_samples(bars.samples, scene[0], noise)
             ask(bars.samples, scene[0], record)
-            rows.append({"scene": name, "frame": kind, **row})
-            table.print(name, kind, row["residual"], 100 * row["hull"], ratio)
+            cells = {"residual": residual, "hull": hull, "seconds": ratio}
+            rows.append({"scene": name, "frame": kind, **cells})
+            table.print(name, kind, "" if residual is None else residual, 100 * hull, ratio)
     print()
     questions = report(record)
-    write_json(options.json, "answers", {"frames": rows, "questions": questions})
+    results = {"frames": rows, "questions": questions}
+    write_json(options.json, "answers", {f"{options.split}, {options.method}": results})
 
 
 if __name__ == "__main__":

@@ -369,6 +369,34 @@ def make_bars(figures: Figures) -> str:
     return format_table(["camera", "held"], rows)
 
 
+def make_samples(figures: Figures) -> str:
+    """Return the residuals, hulls and times of samples, by scenes and method."""
+    rows = []
+    for name, results in figures["answers"].items():
+        frames = results["frames"]
+        residuals = [f["residual"] for f in frames if f["frame"].endswith("dB")]
+        hulls = [f["hull"] for f in frames]
+        times = sorted(f["seconds"] for f in frames)
+        span = f"{min(residuals):.2f} to {max(residuals):.2f}"
+        rows.append([name, span, format_fractions(hulls), f"{times[len(times) // 2]:.1f}"])
+    return format_table(["scenes, method", "residual over noise, 30 dB", "hull", "times"], rows)
+
+
+def make_answers(figures: Figures) -> str:
+    """Return coverage, width and error of answers, by scenes, method and question."""
+    columns = ["scenes, method", "question", "68 %", "90 %", "by frame", "out", "width in a frame"]
+    rows = []
+    for name, results in figures["answers"].items():
+        for row in results["questions"]:
+            shares = [f"{100 * share:.1f}" for share in row["coverage"]]
+            low, high = (f"{100 * end:.0f}" for end in row["by frame"])
+            numbers = [row[key] for key in ("width in frame", "width", "error", "kept", "withheld")]
+            cells = [name, row["question"], *shares, f"{low} to {high}"]
+            cells += [f"{row['outside']} of {row['frames']}", *(f"{n:.2f}" for n in numbers)]
+            rows.append(cells)
+    return format_table([*columns, "over frames", "error", "kept", "withheld"], rows)
+
+
 def format_fractions(fractions: list[float]) -> str:
     """Format the mean of fractions, and the least and the largest, as percentages."""
     low, high = min(fractions), max(fractions)
@@ -391,10 +419,13 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "gains by scene": lambda figures: make_gains(figures, True),
     "gains by camera": lambda figures: make_gains(figures, False),
     "error bars": make_bars,
+    "samples": make_samples,
+    "answers": make_answers,
 }
 PAGES = (
     *QUOTES,
     *("docs/reference/leaderboard.md", "docs/reference/model-card.md"),
+    "docs/development/experiments/samples.md",
 )
 
 
