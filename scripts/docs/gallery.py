@@ -279,8 +279,11 @@ def draw_answers() -> None:
     index = Index("(w640 - w550) / (w640 + w550)", wavelengths)
     result = answer(samples, {"index": index})["index"]
     half_width = (result.high[-1] - result.low[-1]) / 2
-    path, title = FOLDER / "answers.png", "(w640 − w550) / (w640 + w550)"
-    save_answer(path, title, result.value, half_width, result.abstained, truth=index(truth[0]))
+    with tempfile.TemporaryDirectory() as folder:
+        path, title = Path(folder, "answers.png"), "(w640 − w550) / (w640 + w550)"
+        save_answer(path, title, result.value, half_width, result.abstained, truth=index(truth[0]))
+        with Image.open(path) as picture:
+            picture.convert("RGB").save(FOLDER / "answers.jpg", quality=85)
 
 
 def draw_presets() -> None:

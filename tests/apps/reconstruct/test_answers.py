@@ -16,6 +16,7 @@ def write(folder, **questions):
     return "answers=questions.yaml"
 
 
+@pytest.mark.usefixtures("own_plugins")
 def test_answers_of_one(reconstruct, camera, results, tmp_path):
     bands = len(camera.cube[0])
     nm = np.linspace(450, 650, bands)
