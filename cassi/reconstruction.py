@@ -276,8 +276,11 @@ def _run_with_uncertainty(
     """Reconstruct cubes, and estimate the standard deviations of each sample by itself."""
     from cassi.pipeline.judge import assess
     from cassi.pipeline.reconstruct import add_response, in_unit
+    from cassi.uncertainty.samples import check_count
 
     y, system = snapshot.y, snapshot.camera.system
+    if n_cubes != 0:
+        check_count(n_cubes)
     if n_cubes != 0 and len(y) > 1:
         raise ValueError(f"samples: expected one measurement, got {len(y)}; give them one by one")
     good_pixels = system.good_pixels

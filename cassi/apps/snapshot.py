@@ -17,7 +17,7 @@ from cassi import metrics
 from cassi.apps import results
 from cassi.apps.answers.files import (
     answer_questions,
-    describe_rows,
+    describe_answers,
     questions_for,
     write_answers,
 )
@@ -239,8 +239,7 @@ def write_results(
     answers: dict[str, Answer] = {}
     if settings.answers is not None:
         answers = answer_questions(Path(settings.answers), result)
-        rows = (row for item in answers.items() for row in describe_rows(*item))
-        numbers = numbers | {"answers": list(rows)}
+        numbers = numbers | {"answers": describe_answers(answers)}
     with atomic_folder(folder) as stage:
         if cubes:
             _write_cubes(stage, settings, result)

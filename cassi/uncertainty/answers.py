@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from cassi.uncertainty.error_model import FILE
+from cassi.uncertainty.local_mean import mean_around_pixels
 from cassi.uncertainty.questions import Question
 from cassi.uncertainty.samples import Samples
 
@@ -65,9 +65,8 @@ def answer(samples: Samples, questions: Mapping[str, Question]) -> dict[str, Ans
 
     cut at the bounds of the question. In a map, the variance is averaged over squares of 5×5
     pixels. k depends on the level, and on whether the result is a map, but not on the question;
-    `scripts/release/answers.py` fits it. An answer is withheld where the variance over
-    the samples is at least the variance of the question's own map over the scene. There the
-    measurement tells nothing that the rest of the scene does not tell.
+    `scripts/release/answers.py` fits it. An answer is withheld where the variance over the samples
+    is at least the variance of the question's own map over the scene.
 
     Args:
         samples: samples of a cube.
@@ -154,7 +153,5 @@ def _finite_variance(values: Tensor) -> Tensor:
 
 def _pool(deviation: Tensor) -> Tensor:
     """Return root mean squares over squares of `_POOLED_SIDE` pixels around every pixel."""
-    margin = _POOLED_SIDE // 2
-    variance = deviation.square().reshape(-1, 1, *deviation.shape[-2:])
-    variance = F.pad(variance, (margin,) * 4, mode="replicate")
-    return F.avg_pool2d(variance, _POOLED_SIDE, 1).sqrt().reshape(deviation.shape)
+    variance = deviation.square().reshape(1, -1, *deviation.shape[-2:])
+    return mean_around_pixels(variance, _POOLED_SIDE).sqrt().reshape(deviation.shape)

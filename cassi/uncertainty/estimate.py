@@ -130,10 +130,10 @@ def estimate(
     trial = Trial(y, system, reconstructor, statistics, seed, wide, along)
     result = bootstrap(trial, x, probed)
     level = float(signal_level(y, system, statistics).max())
-    models = {side: load_error_model(side).to(x.device) for side in SIDES}
-    uncertainty = uncertainty_of(result, system, level, models[1])
+    uncertainty = uncertainty_of(result, system, level, load_error_model().to(x.device))
     if samples == 0:
         return uncertainty
+    models = {side: load_error_model(side).to(x.device) for side in SIDES[1:]}
     cubes = draw_samples(result, system, level, uncertainty.std, models, samples, seed)
     return replace(uncertainty, samples=cubes)
 

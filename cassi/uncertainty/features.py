@@ -12,6 +12,7 @@ from torch import Tensor
 from cassi.solvers.statistics import root_mean_square
 from cassi.systems.base import System
 from cassi.uncertainty.bootstrap import BootstrapResult
+from cassi.uncertainty.local_mean import mean_over_squares
 
 FLOOR = 1e-4
 """Added to a value before its logarithm, relative to the signal level. For the error of the scene,
@@ -169,13 +170,6 @@ class Features:
         band = torch.arange(self.bands, device=power.device) - _DIFFERENCE_ORDER // 2
         error = (power / math.comb(2 * _DIFFERENCE_ORDER, _DIFFERENCE_ORDER)).sqrt()
         return error[:, band.clamp(0, self.bands - _DIFFERENCE_ORDER - 1)]
-
-
-def mean_over_squares(cube: Tensor, side: int) -> Tensor:
-    """Return means over squares of side × side pixels; squares at the border may be smaller."""
-    if side == 1:
-        return cube
-    return F.avg_pool2d(cube, side, ceil_mode=True, count_include_pad=False)
 
 
 def _log(values: Tensor) -> Tensor:

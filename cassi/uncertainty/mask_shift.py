@@ -4,11 +4,11 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
 from cassi.systems.base import System
+from cassi.uncertainty.local_mean import mean_around_pixels
 
 MEAN_SIDE = 5
 """Side of the square over which a cube is averaged, pixels. A wrong mask leaves its pattern in a
@@ -101,10 +101,7 @@ def find_mask_shift(y: Tensor, x: Tensor, system: System) -> MaskShift:
     name = _mask_of(system)
     if name is None or min(x.shape[-2:]) < 2 * MEAN_SIDE:
         return MaskShift()
-    margin = MEAN_SIDE // 2
-    padded = F.pad(x, (margin,) * 4, mode="replicate")
-    mean_cube = F.avg_pool2d(F.avg_pool2d(padded, (MEAN_SIDE, 1), 1), (1, MEAN_SIDE), 1)
-    shift, errors, change = _fit(y, mean_cube, system, name)
+    shift, errors, change = _fit(y, mean_around_pixels(x, MEAN_SIDE), system, name)
     _, residual_errors, _ = _fit(y, x, system, name)
     return MaskShift(shift, max(errors), residual_errors, change)
 

@@ -44,11 +44,6 @@ _OPERATORS: dict[type[ast.operator | ast.unaryop], Callable[..., Tensor]] = {
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
 }
-_XYZ_FROM_SRGB = (
-    (0.4124564, 0.3575761, 0.1804375),
-    (0.2126729, 0.7151522, 0.0721750),
-    (0.0193339, 0.1191920, 0.9503041),
-)
 
 
 @dataclass(frozen=True)
@@ -301,7 +296,8 @@ class ColorDifference:
     """The colour difference ΔE00 (CIEDE2000) of every pixel to a reference.
 
     Attributes:
-        matrix: from spectra to linear sRGB, `(3, C)`, see `cassi.viz.color.rendering_matrix`.
+        matrix: from spectra to X, Y, Z over those of white, `(3, C)`:
+            `xyz_of_srgb(rendering_matrix(wavelengths), False)` of `cassi.viz.color`.
         reference: CIE L*a*b* of the reference, for the white of sRGB (D65).
         white: value of a white surface in the cube.
     """
@@ -352,12 +348,10 @@ def to_lab(x: Tensor, matrix: Tensor, white: float = 1.0) -> Tensor:
 
     Args:
         x: the cube.
-        matrix: from spectra to linear sRGB, `(3, C)`.
+        matrix: from spectra to X, Y, Z over those of white, `(3, C)`.
         white: value of a white surface in the cube.
     """
-    xyz_from_srgb = torch.tensor(_XYZ_FROM_SRGB, dtype=torch.float64)
-    to_xyz = (xyz_from_srgb / xyz_from_srgb.sum(1, keepdim=True)) @ matrix.double()
-    ratio = (to_xyz.to(x) @ x.flatten(1) / white).clamp_min(0)
+    ratio = (matrix.to(x) @ x.flatten(1) / white).clamp_min(0)
     # CIE 15:2018, 8.2.1.1
     root = torch.where(ratio > (6 / 29) ** 3, ratio.pow(1 / 3), ratio * (29 / 6) ** 2 / 3 + 4 / 29)
     lab = torch.stack([116 * root[1] - 16, 500 * (root[0] - root[1]), 200 * (root[1] - root[2])])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from cassi.systems.base import System
 from cassi.uncertainty.bootstrap import BootstrapResult
 from cassi.uncertainty.error_model import ErrorModel
 from cassi.uncertainty.features import Features
+from cassi.uncertainty.local_mean import mean_around_pixels
 
 # The damping of a data step, relative to the mean of AAᵀ1. It bounds the noise that comes into a
 # sample where the mask lets little light through. The residual changes by a thousandth.
@@ -105,10 +107,14 @@ class Samples:
         random.manual_seed(-1 - self.seed * _MAX_COUNT - index)
         noise = torch.randn(self.y.shape, generator=random).to(self.y)
         target = self.system.without_bad_pixels(self.y - self.noise * noise)
-        damping = _DAMPING * float(self.system(self.system.adjoint(torch.ones_like(target))).mean())
         for _ in range(_ROUNDS):
-            x = self.system.data_step(x.clamp_min(0), target, damping)
+            x = self.system.data_step(x.clamp_min(0), target, self._damping)
         return (x if self.convert is None else self.convert(x))[0]
+
+    @cached_property
+    def _damping(self) -> float:
+        gain = self.system(self.system.adjoint(torch.ones_like(self.y)))
+        return _DAMPING * float(gain.mean())
 
     @property
     def cube(self) -> Tensor:
@@ -150,7 +156,7 @@ def draw_samples(
         system: the camera.
         level: signal level of the measurement, in the unit of the cube.
         std: standard deviation of every value, `(1, C, H, W)`, in the unit of the cube.
-        models: regressions for means over squares, by side; on the device of the cube.
+        models: regressions for means over squares, by side > 1; on the device of the cube.
         count: number of samples, even, at least 2.
         seed: seed of the samples.
 
@@ -158,11 +164,11 @@ def draw_samples(
         ValueError: `count` is odd, too small or too large.
     """
     check_count(count)
-    sides = [1, *(side for side in models if 1 < side <= min(result.x.shape[-2:]) / 2)]
+    sides = [1, *(side for side in models if side <= min(result.x.shape[-2:]) / 2)]
     scales: list[Scale] = []
     coarse_error, coarse_variance = torch.zeros_like(std), torch.zeros_like(std)
     for side in sorted(sides, reverse=True):
-        error = _local_mean(result.repeated_error, side)
+        error = mean_around_pixels(result.repeated_error, side)
         deviation = std if side == 1 else _predict(result, system, level, side, models[side])
         variance = deviation.square()
         detail = (variance - coarse_variance).clamp_min(_MIN_DETAIL_SHARE * variance).sqrt()
@@ -190,12 +196,3 @@ def _predict(
     height, width = result.x.shape[-2:]
     size = (std.shape[-2] * side, std.shape[-1] * side)
     return F.interpolate(std, size=size, mode="bilinear")[..., :height, :width]
-
-
-def _local_mean(cube: Tensor, side: int) -> Tensor:
-    """Return the mean over the square around every pixel, of the shape of the cube."""
-    if side == 1:
-        return cube
-    first, last = side // 2, side - 1 - side // 2
-    padded = F.pad(cube, (first, last, first, last), mode="replicate")
-    return F.avg_pool2d(F.avg_pool2d(padded, (side, 1), 1), (1, side), 1)

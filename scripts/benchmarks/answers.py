@@ -38,7 +38,7 @@ from cassi.uncertainty import estimate
 from cassi.uncertainty.answers import answer
 from cassi.uncertainty.questions import Abundance, ColorDifference, Function, Index, Question
 from cassi.uncertainty.samples import Samples
-from cassi.viz.color import rendering_matrix
+from cassi.viz.color import rendering_matrix, xyz_of_srgb
 from scripts.benchmarks.kinds import draw_scene
 from scripts.benchmarks.tables import Parser, Table, data_folder, write_json
 
@@ -66,7 +66,7 @@ def questions_of(truth: Tensor) -> dict[str, Question]:
     nm = BENCHMARK_WAVELENGTHS if bands == 28 else tuple(np.linspace(450, 650, bands).tolist())
     low, high = nm[bands // 4], nm[3 * bands // 4]
     index = Index(f"(w{high} - w{low}) / (w{high} + w{low})".replace(".", "_"), nm)
-    matrix = torch.from_numpy(rendering_matrix(nm))
+    matrix = torch.from_numpy(xyz_of_srgb(rendering_matrix(nm), is_encoded=False))
     white = float(truth.mean(0).quantile(0.995))
     threshold = float(index(truth).median())
     light = float(truth.mean())

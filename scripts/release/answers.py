@@ -93,7 +93,7 @@ def add_case(
     """Draw samples of a case, and ask them; cases with a shifted mask are left out."""
     if case.kind in (SHIFTED, ANY_SHIFTED):
         return
-    models = {side: folds[side][case.scene] for side in SIDES}
+    models = {}
     for side, factor in factors.items():
         models[side] = ErrorModel()
         models[side].load_state_dict(folds[side][case.scene].state_dict())
@@ -101,7 +101,7 @@ def add_case(
     evidence = case.evidence
     if evidence.noise == 0:
         evidence = replace(evidence, noise=float(root_mean_square(evidence.residual)))
-    uncertainty = uncertainty_of(evidence, case.system, case.level, models[1])
+    uncertainty = uncertainty_of(evidence, case.system, case.level, folds[1][case.scene])
     samples = draw_samples(evidence, case.system, case.level, uncertainty.std, models, COUNT)
     ask(samples, case.truth[0], record)
 

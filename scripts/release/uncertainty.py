@@ -64,8 +64,8 @@ from cassi.uncertainty.features import (
     NAMES,
     TEXTURE,
     Features,
-    mean_over_squares,
 )
+from cassi.uncertainty.local_mean import mean_over_squares
 from cassi.uncertainty.regions import shifted_errors
 from scripts.benchmarks.kinds import PANEL
 from scripts.benchmarks.tables import Table

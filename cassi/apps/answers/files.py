@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,18 +10,20 @@ import torch
 from torch import Tensor
 
 from cassi.apps.answers.questions import read_questions
+from cassi.apps.results import write_table
 from cassi.data.formats.cells import Json
 from cassi.data.io import write_cube
 from cassi.pipeline.snapshot import Camera, Result
 from cassi.uncertainty.answers import ANSWER_LEVELS, Answer, answer
 from cassi.uncertainty.questions import Question
 
-COLUMNS = (
+_COLUMNS = (
     *("question", "label", "unit", "value"),
     *(f"{end} {level:.0%}" for end in ("low", "high") for level in ANSWER_LEVELS),
-    *("withheld", "reason"),
+    # The share of a map without an answer; 0 or 1 for a number.
+    "withheld",
+    "reason",
 )
-"""Columns of answers.csv. `withheld` is the share of a map without an answer, or 0 or 1."""
 
 
 def answer_questions(file: Path, result: Result) -> dict[str, Answer]:
@@ -52,10 +53,7 @@ def write_answers(folder: Path, answers: Mapping[str, Answer], pictures: bool = 
     The planes are the value, the ends of the 90 % interval, and 1 where there is no answer. The
     names are answer_NAME.tif, and answer_NAME_LABEL.tif if the answer has several maps.
     """
-    with (folder / "answers.csv").open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, fieldnames=COLUMNS)
-        writer.writeheader()
-        writer.writerows(row for item in answers.items() for row in describe_rows(*item))
+    write_table(folder / "answers.csv", describe_answers(answers))
     for name, result in answers.items():
         if result.value.ndim < 2:
             continue
@@ -79,7 +77,12 @@ def _draw(path: Path, title: str, planes: Tensor, unit: str) -> None:
     save_answer(path, title, value, (high - low) / 2, is_withheld > 0, unit)
 
 
-def describe_rows(name: str, result: Answer) -> list[Json]:
+def describe_answers(answers: Mapping[str, Answer]) -> list[Json]:
+    """Return the rows of answers.csv."""
+    return [row for item in answers.items() for row in _describe_answer(*item)]
+
+
+def _describe_answer(name: str, result: Answer) -> list[Json]:
     """Return the rows of answers.csv: a row for each number, and for each map its mean.
 
     The mean of a map is over the pixels with an answer. It has no interval, because errors of
@@ -96,5 +99,5 @@ def describe_rows(name: str, result: Answer) -> list[Json]:
         cells = [name, label, result.unit, float(answers.mean()) if len(answers) else None]
         cells += [None] * 4 if has_maps else ends[:, index, 0].tolist()
         cells += [withheld, result.reason if withheld else ""]
-        rows.append(dict(zip(COLUMNS, cells, strict=True)))
+        rows.append(dict(zip(_COLUMNS, cells, strict=True)))
     return rows

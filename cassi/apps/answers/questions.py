@@ -116,11 +116,12 @@ class Questions:
     def _color(
         self, reference: Sequence[float], white: float | None = None, illuminant: str | None = "D65"
     ) -> Question:
-        from cassi.viz.color import exposure_of, rendering_matrix
+        from cassi.viz.color import exposure_of, rendering_matrix, xyz_of_srgb
 
         if len(reference) != 3:
             raise ValueError(f"reference: expected [L, a, b], got {list(reference)}")
-        matrix = torch.from_numpy(rendering_matrix(self.wavelengths, illuminant=illuminant))
+        to_srgb = rendering_matrix(self.wavelengths, illuminant=illuminant)
+        matrix = torch.from_numpy(xyz_of_srgb(to_srgb, is_encoded=False))
         if white is None:
             # Only a reflectance has a white of its own. In another unit the picture's white is it.
             exposure = exposure_of(self.cube.numpy(), self.wavelengths, illuminant)
@@ -149,6 +150,8 @@ class Questions:
                 raise ValueError(f"mask: expected {height} × {width} pixels, got {shape}")
             return image != 0
         assert window is not None
+        if len(window) != 4:
+            raise ValueError(f"window: expected [top, left, height, width], got {list(window)}")
         is_inside = torch.zeros(height, width, dtype=torch.bool)
         top, left, rows, columns = map(int, window)
         if min(top, left) < 0 or top + rows > height or left + columns > width:

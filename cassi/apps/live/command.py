@@ -83,8 +83,10 @@ def make_settings(options: argparse.Namespace) -> Reconstruct:
     for name in ("measurement", "truth", "memory_budget", "heldout", "noise"):
         if vars(settings)[name] is not None:
             raise ValueError(f"{name}: expected null in cassi-live; frames come from the source")
-    if settings.calibrate or settings.uncertainty or settings.guide.file is not None:
-        raise ValueError("cassi-live: expected no calibrate, uncertainty or guide")
+    if settings.calibrate or settings.has_error_bars or settings.guide.file is not None:
+        raise ValueError(
+            "cassi-live: expected no calibrate, uncertainty, samples, answers or guide"
+        )
     if settings.mask is None:
         raise ValueError("mask: expected a file, got none; give mask=FILE")
     return settings

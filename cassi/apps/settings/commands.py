@@ -236,8 +236,10 @@ class Reconstruct(Snapshots, Sharing):
             )
         if self.heldout is not None:
             check_share(self.heldout)
-        if self.samples < 0 or self.samples % 2:
-            raise ValueError(f"samples: expected an even number, such as 16, got {self.samples}")
+        if self.samples != 0:
+            from cassi.uncertainty.samples import check_count
+
+            check_count(self.samples)
         # The standard deviations would replace the cube.
         if self.has_error_bars and self.output.cube == UNCERTAINTY:
             raise ValueError(

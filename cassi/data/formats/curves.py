@@ -63,14 +63,7 @@ def read_curve(
     curve_nm = table[:, 0]
     if table.shape[1] in (2, 3) and _is_rising(table):
         band_nm = _check_wavelengths(path, name, wavelengths)
-        if (
-            band_nm[0] < curve_nm[0] - _MAX_EXTRAPOLATION_NM
-            or band_nm[-1] > curve_nm[-1] + _MAX_EXTRAPOLATION_NM
-        ):
-            raise ValueError(
-                f"{name}: expected a curve of {band_nm[0]:g} to {band_nm[-1]:g} nm as the bands, "
-                f"got {curve_nm[0]:g} to {curve_nm[-1]:g} nm in {path}"
-            )
+        _check_range(path, name, band_nm, curve_nm)
         columns = [np.interp(band_nm, curve_nm, column) for column in table[:, 1:].T]
         return columns[0], columns[1] if len(columns) > 1 else np.zeros(bands)
     raise ValueError(
@@ -130,15 +123,8 @@ def read_library(
             )
         library_nm, spectra = table[:, 0], table[:, 1:].T
         names = _read_heading(path, table.shape[1])[1:]
-    if (
-        wavelengths[0] < library_nm[0] - _MAX_EXTRAPOLATION_NM
-        or wavelengths[-1] > library_nm[-1] + _MAX_EXTRAPOLATION_NM
-    ):
-        raise ValueError(
-            f"{name}: expected spectra of {wavelengths[0]:g} to {wavelengths[-1]:g} nm as the "
-            f"bands, got {library_nm[0]:g} to {library_nm[-1]:g} nm in {path}"
-        )
     band_nm = np.asarray(wavelengths, np.float64)
+    _check_range(path, name, band_nm, library_nm)
     curves = [np.interp(band_nm, library_nm, spectrum) for spectrum in spectra]
     return tuple(names), np.stack(curves).astype(np.float32)
 
@@ -157,14 +143,28 @@ def _read_envi_library(path: Path, name: str) -> tuple[list[str], np.ndarray, np
 
 
 def _read_heading(path: Path, columns: int) -> list[str]:
-    """Return the names of columns from the first line of a table; numbers if there are none."""
+    """Return the names of columns from the lines before the numbers; numbers if there are none."""
     if path.suffix.lower() != ".npy":
-        first_line = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()[0]
-        for separator in (";", "\t", ","):
-            cells = [cell.strip().strip('"') for cell in first_line.lstrip("# ").split(separator)]
-            if len(cells) == columns and not cells[0].replace(".", "").isdecimal():
-                return cells
+        for line in path.read_text(encoding="utf-8-sig", errors="replace").splitlines():
+            if line.lstrip(' "+-.')[:1].isdecimal():
+                break
+            for separator in (";", "\t", ","):
+                cells = [cell.strip().strip('"') for cell in line.lstrip("# ").split(separator)]
+                if len(cells) == columns:
+                    return cells
     return [f"spectrum {number}" for number in range(columns)]
+
+
+def _check_range(path: Path, name: str, band_nm: np.ndarray, curve_nm: np.ndarray) -> None:
+    """Raise ValueError if bands lie too far outside a curve."""
+    if (
+        band_nm[0] < curve_nm[0] - _MAX_EXTRAPOLATION_NM
+        or band_nm[-1] > curve_nm[-1] + _MAX_EXTRAPOLATION_NM
+    ):
+        raise ValueError(
+            f"{name}: expected a curve of {band_nm[0]:g} to {band_nm[-1]:g} nm as the bands, "
+            f"got {curve_nm[0]:g} to {curve_nm[-1]:g} nm in {path}"
+        )
 
 
 def _is_rising(table: np.ndarray) -> bool:
