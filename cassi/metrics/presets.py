@@ -36,12 +36,12 @@ def quantize_uint8(x: Tensor) -> Tensor:
         >>> quantize_uint8(torch.tensor([0.5 / 255, 2.5 / 255, 1.2], dtype=torch.float64)).tolist()
         [1.0, 3.0, 255.0]
     """
-    return (x.clamp(0, 1) * 255 + 0.5).floor()
+    return x.clamp(0, 1).mul_(255).add_(0.5).floor_()
 
 
 def quantize_256(x: Tensor) -> Tensor:
     """Multiply by 256 and round half to even, without clipping."""
-    return (x * 256).round()
+    return (x * 256).round_()
 
 
 @dataclass(frozen=True)

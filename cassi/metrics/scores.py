@@ -2,12 +2,22 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
-from cassi.metrics.measures import check_pair, ergas, explain_undefined, psnr, rmse, sam, ssim
-from cassi.metrics.presets import DEFAULT_PRESET, PRESETS, Preset, SSIMRule, get_preset
+from cassi.metrics.measures import (
+    check_pair,
+    compute_band_mse,
+    ergas_of_mse,
+    explain_undefined,
+    psnr_of_mse,
+    rmse_of_mse,
+    sam,
+    ssim,
+)
+from cassi.metrics.presets import DEFAULT_PRESET, PRESETS, Preset, SSIMRule, get_preset, keep
 from cassi.plugins import METRICS as METRICS
 from cassi.plugins import parts, place_of
 
@@ -65,10 +75,12 @@ def evaluate_all(
         The scores by the name of the preset.
     """
     cube, reference = _check_single(x, truth)
+    # Presets that prepare the values alike share their errors.
+    band_mse = cache(partial(compute_band_mse, cube[None], reference[None]))
     shared_scores: Scores = {
         "sam": sam(cube, reference).item(),
-        "rmse": rmse(cube, reference).item(),
-        "ergas": ergas(cube, reference).item(),
+        "rmse": rmse_of_mse(band_mse(keep)).item(),
+        "ergas": ergas_of_mse(band_mse(keep), reference[None]).item(),
     }
     if with_user_metrics:
         shared_scores |= user_scores(cube, reference)
@@ -80,9 +92,8 @@ def evaluate_all(
             ssim_scores[preset.ssim] = (
                 None if is_undefined else ssim(cube, reference, preset).item()
             )
-        psnr_value = psnr(cube, reference, preset).item()
         scores[preset.name] = {
-            "psnr": psnr_value,
+            "psnr": psnr_of_mse(band_mse(preset.prepare), reference[None], preset).item(),
             "ssim": ssim_scores[preset.ssim],
             **shared_scores,
         }
