@@ -8,8 +8,8 @@ bands and pixels with the covariance
 So the N pixels of a window, y = a (Σ_c T_c b_c + noise), are Gaussian with mean 0 and covariance
 a² S. T_c is the mask of band c on the pixels of the detector. S = B Bᵀ + D. B has a column for
 stray light, and one for each of the strongest products of a spectral and a spatial component. The
-diagonal D is the variance of noise and of all weaker products. The amplitude a of each window is
-the likeliest one, a² = yᵀ S⁻¹ y / N. Up to a constant this gives
+diagonal D is the variance of noise and of all weaker components and products. The amplitude a of
+each window is the likeliest one, a² = yᵀ S⁻¹ y / N. Up to a constant this gives
 
     log p(y) = −N/2 · log(yᵀ S⁻¹ y / N) − ½ log det S
 
@@ -36,7 +36,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import grid_sample
 
 from cassi.systems.coded import CodedSystem
 
@@ -65,6 +64,8 @@ TEXTURE_VARIANCE = 1 / 300
 """Variance of texture that changes from pixel to pixel, relative to the variance of a window."""
 NOISE_LEVEL = 0.005
 """Standard deviation of the noise, relative to the root mean square of the frame."""
+# Largest number of spectral components that are columns of B. Weaker components are part of D.
+_MAX_COMPONENTS = 8
 # Largest number of products of a spectral and a spatial component that are columns of B. Time rises
 # with the square of this number. Weaker products are part of the diagonal D.
 _MAX_PRODUCTS = 24
@@ -388,28 +389,48 @@ class Evidence(Windows):
         super().__init__(y, system, good_pixels, count)
         bands = system.bands
         self.moment = spectra_moment(wavelengths or np.linspace(450, 650, bands).tolist())
+        # The masks of a comparison often lie at one row and at many columns.
+        self._latest_strips: tuple[Tensor, float, Tensor] | None = None
+        self.ordinary_factor = factorize(self.moment)
+        self.ordinary_products = self._products(self.ordinary_factor)
 
     def codes(self, optics: Optics) -> Tensor:
-        """Return the mask of each band on the windows' pixels, `(W, C, N)`.
+        """Return the mask of each band on the windows' pixels, `(W, C, N)` float64.
 
         A mask pixel at (r, c) falls at (r + row_shift, c + offset).
         """
-        masks = optics.masks
-        height, width = (length - 1 for length in masks.shape[-2:])
-        mask_rows = (self.corner[:, :1] + self.row_offsets)[:, None] - optics.row_shift
-        mask_columns = (self.corner[:, 1:] + self.column_offsets)[:, None]
-        mask_columns = mask_columns - optics.offsets[:, None]  # (W, C, N)
-        positions = torch.stack(
-            (mask_columns * 2 / width - 1, (mask_rows * 2 / height - 1).expand_as(mask_columns)), -1
+        strips = self._strips(optics.masks, optics.row_shift)
+        bands, count = len(optics.offsets), self.shape[1] + 1
+        first = self.corner[:, 1:] - optics.offsets  # (W, C), the column of the mask
+        whole = first.floor()
+        index = whole[..., None].long() + torch.arange(count)
+        index = (index + 1).clamp(0, strips.shape[-1] - 1)[:, :, None]
+        shape = len(strips), bands, self.shape[0]
+        columns = strips.expand(*shape, -1).gather(-1, index.expand(*shape, -1))
+        weight = (first - whole)[..., None, None]
+        codes = torch.lerp(columns[..., :-1], columns[..., 1:], weight).flatten(2)
+        return codes * self.good_pixels[:, None]
+
+    def _strips(self, masks: Tensor, row_shift: float) -> Tensor:
+        """Return the rows of the mask on the rows of each window, `(W, 1|C, rows, width + 2)`.
+
+        There is a column of zeros at both ends.
+        """
+        if self._latest_strips is not None:
+            latest_masks, latest_shift, strips = self._latest_strips
+            if latest_masks is masks and latest_shift == row_shift:
+                return strips
+        padded = torch.nn.functional.pad(masks.double(), (1, 1, 1, 1))
+        first = self.corner[:, :1].double() - row_shift
+        index = first.floor().long() + torch.arange(self.shape[0] + 1)
+        index = (index + 1).clamp(0, padded.shape[-2] - 1)  # (W, rows + 1)
+        rows = torch.stack(
+            [padded[shot, :, i] for shot, i in zip(self.shot.tolist(), index, strict=True)]
         )
-        positions = positions.transpose(0, 1).to(masks.dtype)  # (C, W, N, 2)
-        bands = len(positions)
-        codes = masks.new_zeros(positions.shape[:3])
-        for shot in self.shot.unique().tolist():
-            windows = self.shot == shot
-            image = masks[shot][:, None].expand(bands, -1, -1, -1)
-            codes[:, windows] = grid_sample(image, positions[:, windows], align_corners=True)[:, 0]
-        return codes.transpose(0, 1) * self.good_pixels[:, None]
+        weight = (first - first.floor())[:, :, None, None]
+        strips = torch.lerp(rows[..., :-1, :], rows[..., 1:, :], weight)
+        self._latest_strips = masks, row_shift, strips
+        return strips
 
     @torch.no_grad()
     def __call__(self, optics: Optics, em_steps: int = EM_STEPS) -> LogEvidence:
@@ -419,19 +440,26 @@ class Evidence(Windows):
             optics: masks and offsets of the camera.
             em_steps: steps of expectation maximisation; 0: the spectra of ordinary scenes.
         """
-        codes = self.codes(optics).double()
-        ordinary_factor = factorize(self.moment)
-        factor, illuminant = ordinary_factor, torch.ones_like(ordinary_factor[:, :1])
+        codes = self.codes(optics)
+        factor, prior_factor = self.ordinary_factor, self.ordinary_factor
         for _ in range(em_steps):
-            factor, illuminant = self._update_spectra(codes, factor, ordinary_factor)
+            factor, prior_factor = self._update_spectra(codes, factor)
         windows, *_ = self._evaluate(codes, factor)
-        return LogEvidence(windows, _log_prior(factor @ factor.mT, illuminant * ordinary_factor))
+        prior = _log_prior(factor @ factor.mT, prior_factor) if em_steps else 0.0
+        return LogEvidence(windows, prior)
+
+    def _products(self, factor: Tensor) -> Products:
+        return self.products(factor[:, :_MAX_COMPONENTS], _MAX_PRODUCTS)
 
     def _evaluate(self, codes: Tensor, factor: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return nats, a², the Cholesky factor of I + BᵀD⁻¹B and the mean of the components."""
         spectral = codes.mT @ factor  # (W, N, C)
+        weak_variance = spectral[..., _MAX_COMPONENTS:].square().sum(-1)
+        spectral = spectral[..., :_MAX_COMPONENTS]
         roughness = self.y.new_full((len(self.y),), ROUGHNESS)
-        gaussian = self.gaussian(spectral, self.products(factor, _MAX_PRODUCTS), roughness, 1.0)
+        is_ordinary = factor is self.ordinary_factor
+        products = self.ordinary_products if is_ordinary else self._products(factor)
+        gaussian = self.gaussian(spectral, products, roughness, 1.0, weak_variance)
         chol, amplitude, mean, *_ = gaussian.solve(self.y[..., None])
         # If no light of this camera reaches a window, the window counts neither for the camera nor
         # against it.
@@ -439,27 +467,27 @@ class Evidence(Windows):
         nats = torch.where(is_dark, 0.0, gaussian.nats(chol, amplitude))
         return nats, amplitude[:, 0], chol, mean[..., 0]
 
-    def _update_spectra(
-        self, codes: Tensor, factor: Tensor, ordinary_factor: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _update_spectra(self, codes: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
         """Take one step of expectation maximisation.
 
         S is the mean of the windows' second moments. The illuminant λ has no prior:
         λ_c² = S_cc/K₀_cc. Then K = (P·λK₀λ + W·S)/(P + W), with P = `PRIOR_WINDOWS`.
 
         Returns:
-            A factor of the second moment of the spectra, and λ `(C, 1)`.
+            Factors of K and of λK₀λ, `(C, C)`.
         """
-        bands = factor.shape[1]
+        strong, weak = factor[:, :_MAX_COMPONENTS], factor[:, _MAX_COMPONENTS:]
+        count = strong.shape[1]
         _, amplitude, chol, mean = self._evaluate(codes, factor)
-        covariance = torch.cholesky_inverse(chol)[:, :bands, :bands].sum(0)
-        mean = mean[:, :bands] / amplitude.sqrt()[:, None]
-        scatter = factor @ (covariance + mean.mT @ mean) @ factor.mT
+        covariance = torch.cholesky_inverse(chol)[:, :count, :count].sum(0)
+        mean = mean[:, :count] / amplitude.sqrt()[:, None]
+        # The frame tells nothing of weak components.
+        scatter = strong @ (covariance + mean.mT @ mean) @ strong.mT + len(codes) * weak @ weak.mT
         illuminant = (scatter.diagonal() / len(codes) / self.moment.diagonal()).sqrt()[:, None]
-        prior_factor = illuminant * ordinary_factor
+        prior_factor = illuminant * self.ordinary_factor
         weights = PRIOR_WINDOWS + len(codes)
         moment = (PRIOR_WINDOWS * prior_factor @ prior_factor.mT + scatter) / weights
-        return factorize(moment), illuminant
+        return factorize(moment), prior_factor
 
 
 def _spread_indices(total: int, count: int) -> Tensor:
