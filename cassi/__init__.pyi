@@ -20,7 +20,14 @@ from .plugins import (
     register_prior,
 )
 from .priors import TV
-from .reconstruction import Reconstruction, calibrate, read_camera, reconstruct, simulate
+from .reconstruction import (
+    Reconstruction,
+    calibrate,
+    choose_method,
+    read_camera,
+    reconstruct,
+    simulate,
+)
 from .solvers import ADMM, GAP, Solver, solve
 from .systems import (
     BlurredCassi,
@@ -53,6 +60,7 @@ __all__ = [
     "adapters",
     "calibrate",
     "check_camera",
+    "choose_method",
     "create_model",
     "dot_test",
     "list_models",

@@ -1,4 +1,7 @@
-"""The commands as functions of tensors: `reconstruct`, `calibrate`, `read_camera`, `simulate`."""
+"""The commands as functions of tensors: `reconstruct`, `choose_method`, `calibrate`, ….
+
+`choose_method` is the `deadline=` of cassi-live.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from cassi.methods.automatic import auto
+from cassi.methods.deadline import Choice, parse_deadline
 from cassi.pipeline.find import align_snapshot, find_camera
 from cassi.pipeline.fit import FixedMethod, Recipe, fit
 from cassi.pipeline.snapshot import Camera, Result, Snapshot
@@ -183,6 +187,45 @@ def reconstruct(
         if uncertainty:
             return _run_with_uncertainty(snapshot, reconstructor, seed, samples)
         return _run(snapshot, reconstructor)
+
+
+def choose_method(
+    y: Array, system: System, deadline: str | float, *, sequence: bool = False
+) -> Choice:
+    """Return the best method that reconstructs a measurement within a deadline on this machine.
+
+    Methods that need no settings are timed on this measurement, the best one first, until one
+    keeps the deadline; see `cassi.methods.choose_within`. A warning says if none does.
+
+    Args:
+        y: measurement, as for `reconstruct`; the first one of many alike.
+        system: the camera. It is taken as it is; `calibrate` estimates it.
+        deadline: a time such as "20ms" or "0.5s", or seconds.
+        sequence: whether the measurements that follow show the same scene, in order. Then each cube
+            may start from the cube before it; see `cassi.methods.Sequence`.
+
+    Returns:
+        The choice, a function: `choice(y, system)` returns a cube. `print(choice)` says the name of
+        the method and its time.
+
+    Raises:
+        TypeError: measurement and camera are in the wrong order.
+        ValueError: the deadline is no time, or no method fits the camera.
+    """
+    seconds = parse_deadline(deadline)
+    y = _as_checked_measurement("choose_method", y, system)
+    snapshot = find_camera(Snapshot(zero_bad_pixels(y, system), Camera(system)))
+    from cassi.apps.reconstructors.deadline import choose_method as choose_on
+
+    def run(method: Reconstructor) -> None:
+        x = method.run(snapshot.y, snapshot.camera.system).checked().x
+        x[0, 0, 0, 0].item()  # waits for the device
+
+    with _keep_random_state(y):
+        choice = choose_on(snapshot, seconds, run, sequence)
+    if not choice.is_kept:
+        warnings.warn(f"deadline: {choice}", stacklevel=2)
+    return choice
 
 
 def _fit_method(

@@ -223,6 +223,8 @@ def test_noise_by_settings_or_function(scene):
     ("call", "said"),
     [
         (lambda y, a, x: cassi.reconstruct(a, y), r"expected \(y, system\)"),
+        (lambda y, a, x: cassi.choose_method(y, a, "20"), "deadline: expected a time such as 20ms"),
+        (lambda y, a, x: cassi.choose_method(a, y, "20ms"), r"expected \(y, system\)"),
         (lambda y, a, x: cassi.simulate(x, 3), r"expected \(x, system\), a tensor and a camera"),
         (lambda y, a, x: cassi.reconstruct(y[..., 1:], a), r"as of SDCassi\(mask=.*got shape"),
         (lambda y, a, x: cassi.reconstruct(y.mT, a), r"; y\.mT would fit"),
@@ -249,3 +251,22 @@ def test_refusals(scene, call, said):
     with pytest.raises(Exception, match=said) as caught:
         call(*scene[1:])
     assert isinstance(caught.value, ValueError | TypeError | OSError)
+
+
+def test_a_deadline_takes_the_best_method_for_the_camera():
+    """Three bands are too few for the network that comes with the package."""
+    random = torch.Generator().manual_seed(0)
+    mask, cube = torch.rand(16, 20, generator=random), torch.rand(1, 3, 16, 20, generator=random)
+    camera = cassi.SDCassi(mask, bands=3, step=1)
+    y = camera(cube)
+    choice = cassi.choose_method(y, camera, "1000s")
+    assert choice.name == "auto"
+    assert "pretrained: no shipped weights fit a camera with 3 bands" in choice.rejections[0]
+    assert torch.equal(choice(y, camera), cassi.methods.auto()(y, camera))
+    assert torch.equal(cassi.reconstruct(y, camera, choice), choice(y, camera))
+    sequence = cassi.choose_method(y, camera, 1000, sequence=True)
+    assert sequence.name == "sequence, 36 iterations"
+    with pytest.warns(UserWarning, match="deadline: the fastest method, .* misses the deadline"):
+        assert not cassi.choose_method(y, camera, 1e-9).is_kept
+    video = cassi.SDCassi(torch.rand(3, 16, 20, generator=random), bands=3, step=0)
+    assert cassi.choose_method(video(cube), video, "1000s").name == "video"

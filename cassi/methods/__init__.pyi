@@ -1,5 +1,6 @@
 from .automatic import auto
 from .blended import Blended
+from .deadline import Choice, choose_within
 from .frames import video
 from .noise_threshold import NoiseThreshold
 from .refinement import nonlocal_refining, refining
@@ -12,12 +13,14 @@ from .untrained_network import untrained
 
 __all__ = [
     "Blended",
+    "Choice",
     "NoiseThreshold",
     "Restarts",
     "Sequence",
     "Started",
     "TimeLimit",
     "auto",
+    "choose_within",
     "nonlocal_refining",
     "refining",
     "self_supervised",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import sys
 import tempfile
 import threading
@@ -31,9 +32,13 @@ _DESCRIPTION = (
 _EPILOG = (
     "source= is a folder that another program fills, a video file, zmq://HOST:PORT, or "
     "genicam://FILE.cti. "
+    "deadline=20ms takes the best method that reconstructs a frame in this time. "
     "Other words are settings of cassi-reconstruct: cassi-live source=frames mask=mask.mat "
     "system.step=2"
 )
+_METHOD_SETTINGS = {
+    *("method", "model", "solver", "prior", "schedule", "denoiser", "adapt", "refine", "precision")
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -48,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the command line: flags, `source=`, and settings.
+    """Read the command line: flags, `source=`, `deadline=`, and settings.
 
     Raises:
         ValueError: there is no such port or flag.
@@ -60,10 +65,28 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = parse_command_line(
         parser, arguments, "outputs/live", "for frames of sockets and cameras"
     )
-    sources = [word for word in options.settings if word.startswith("source=")]
-    options.source = sources[-1].partition("=")[2] if sources else ""
-    options.settings = [word for word in options.settings if word not in sources]
+    for name in ("source", "deadline"):
+        words = [word for word in options.settings if word.startswith(f"{name}=")]
+        setattr(options, name, words[-1].partition("=")[2] if words else "")
+        options.settings = [word for word in options.settings if word not in words]
     return options
+
+
+def read_deadline(options: argparse.Namespace) -> float | None:
+    """Return the seconds in which a frame is reconstructed; None if there is no deadline.
+
+    Raises:
+        ValueError: the deadline is no time, or a setting chooses the method.
+    """
+    from cassi.methods.deadline import parse_deadline
+
+    if not options.deadline:
+        return None
+    for word in options.settings:
+        key = word.lstrip("+~").partition("=")[0]
+        if re.split(r"[.@]", key)[0] in _METHOD_SETTINGS:
+            raise ValueError(f"deadline: expected none with {key}, it chooses the method itself")
+    return parse_deadline(options.deadline)
 
 
 def make_settings(options: argparse.Namespace) -> Reconstruct:
@@ -99,7 +122,7 @@ def serve(options: argparse.Namespace) -> None:
         OSError: the source or the mask is missing, or the port is taken.
         ValueError: a setting does not fit.
     """
-    settings = make_settings(options)
+    settings, deadline = make_settings(options), read_deadline(options)
     import panel as pn
 
     from cassi.apps.command import prepare_process
@@ -121,7 +144,7 @@ def serve(options: argparse.Namespace) -> None:
         record = None
         if options.record is not None:
             record = at_end.enter_context(contextlib.closing(FrameRecorder(options.record)))
-        reconstruction = LiveReconstruction(settings, source, record)
+        reconstruction = LiveReconstruction(settings, source, record, deadline=deadline)
         pn.extension()
         server = Server(lambda: make_page(reconstruction), options.port, "cassi-live")
         at_end.callback(server.stop)

@@ -17,6 +17,7 @@ from torch import Tensor
 from cassi.apps.errors import describe_failure, is_usage_error
 from cassi.apps.inputs import file_paths, load_shots, make_preprocessing, preprocess
 from cassi.apps.live.sources import Frame, Source
+from cassi.apps.reconstructors.deadline import SEQUENCE_ITERATIONS, choose_method
 from cassi.apps.settings import Reconstruct
 from cassi.apps.snapshot import make_recipe, prepare
 from cassi.calibration import check_camera
@@ -25,17 +26,18 @@ from cassi.data.day_store import FrameRecorder
 from cassi.data.io import LoadedArray, load_mask, load_measurement
 from cassi.methods import Sequence
 from cassi.methods.along_dispersion import with_grid_of, without_grid
-from cassi.pipeline.snapshot import Camera
+from cassi.methods.deadline import Choice
+from cassi.methods.sequence import SequenceReconstructor
+from cassi.pipeline.snapshot import Camera, Snapshot
+from cassi.solvers import Reconstructor
 from cassi.systems import System
 from cassi.viz.color import srgb
 
-ITERATION_LADDER = (36, 24, 16, 10)
-"""Numbers of iterations per frame, from the best cube to the fastest one. The first number is the
-default of `cassi.methods.Sequence`."""
 MAX_BUSY_FRACTION, MIN_BUSY_FRACTION = 0.9, 0.5
-"""Bounds of the busy fraction, which is the time per cube divided by the time between frames. Above
-the first bound the next frame gets fewer iterations. Below the second bound it gets more. The gap
-between the two keeps the number from changing with every frame."""
+"""Bounds of the busy fraction, which is the time per cube divided by the deadline. Without a
+deadline, the time between frames takes its place. Above the first bound the next frame gets fewer
+iterations. Below the second bound it gets more. The gap between the two keeps the number from
+changing with every frame."""
 FRAMES_PER_CHECK = 50
 """The camera check runs on the first frame and on every 50th one after it."""
 _POLL_SECONDS = 0.02  # pause after a source had no frames; a longer one delays the next frame
@@ -83,6 +85,8 @@ class LiveReconstruction:
         source: source of the frames.
         record: the store for raw frames and cubes, if there is one.
         say: called with each message, one line; by default it goes to stderr.
+        deadline: seconds from reading a frame to its cube, in which the best method is chosen;
+            None takes the method of the settings.
 
     Raises:
         OSError: the mask cannot be read.
@@ -94,6 +98,8 @@ class LiveReconstruction:
         n_dropped: number of frames that were dropped to keep up.
         n_broken: number of frames that could not be read.
         notices: lines for the terminal and the page.
+        n_late: number of frames after the first one that took longer than the deadline.
+        choice: the method that was chosen by the deadline.
         warnings: warnings of the camera check.
         paused: while it is set, no frame is taken.
         reason: why `run` has ended; "" while it runs.
@@ -105,6 +111,7 @@ class LiveReconstruction:
         source: Source,
         record: FrameRecorder | None = None,
         say: Callable[[str], object] | None = None,
+        deadline: float | None = None,
     ) -> None:
         self.settings, self.source, self.record = settings, source, record
         self.notices = Notices(_print if say is None else say)
@@ -118,7 +125,9 @@ class LiveReconstruction:
             files = file_paths(settings.mask)
             self.loaded_files["mask"] = load_shots("mask", load_mask, files, bands=bands, **hints)
         self.view: FrameView | None = None
-        self.n_done, self.n_dropped, self.n_broken = 0, 0, 0
+        self.n_done, self.n_dropped, self.n_broken, self.n_late = 0, 0, 0, 0
+        self.deadline = deadline
+        self.choice: Choice | None = None
         self.warnings: list[str] = []
         self.paused = threading.Event()
         self.reason = ""
@@ -127,7 +136,7 @@ class LiveReconstruction:
         self._method: Any = None
         # The part of the method that starts from the last cube; None for a method without it.
         self._sequence: Any = None
-        self._rung = 0  # index in ITERATION_LADDER
+        self._rung = 0  # index in SEQUENCE_ITERATIONS
         self._last_arrival, self._frame_interval = 0.0, 0.0
 
     @property
@@ -188,6 +197,7 @@ class LiveReconstruction:
             )
         # The first frame takes much longer: it sets up the camera and the method.
         if self.n_done > 1:
+            self.n_late += self.deadline is not None and view.processing_seconds > self.deadline
             self._choose_rung(time.perf_counter() - start)
 
     def _describe_dropped(self, count: int) -> str:
@@ -199,24 +209,25 @@ class LiveReconstruction:
         assert frame.path is not None
         raw, y, system = self._read(frame.path)
         assert self._camera is not None
-        x, unit = self._method.run(y, system).checked().x, self._camera.unit
-        if unit is not None and unit.name is not None:
-            x = unit.scene(x, unit.response(x))
-        cube, wavelengths = x[0].float().cpu().numpy(), self._camera.wavelengths
-        picture = srgb(cube, wavelengths, self.settings.output.illuminant)
+        if self.deadline is not None and self.choice is None:
+            snapshot = Snapshot(y, replace(self._camera, system=system))
+            self._choose_method(snapshot, frame.path, self.deadline)
+        cube, picture = self._compute(self._method, y, system)
         processing_seconds = time.perf_counter() - start
         self.n_done += 1
         if self.n_done % FRAMES_PER_CHECK == 1:
             warnings = check_camera(y, system).warnings
             self.warnings = [f"{warning.about}: {warning.message}" for warning in warnings]
         if self._sequence is not None:
-            method = f"sequence, {ITERATION_LADDER[self._rung]} iterations"
+            method = f"sequence, {SEQUENCE_ITERATIONS[self._rung]} iterations"
+        elif self.choice is not None:
+            method = self.choice.name
         else:
             method = type(without_grid(self._method)).__name__
         return raw, FrameView(
             name=frame.name,
             cube=cube,
-            wavelengths=wavelengths,
+            wavelengths=self._camera.wavelengths,
             picture=picture,
             number=self.n_done,
             arrived_at=frame.arrived_at,
@@ -224,6 +235,17 @@ class LiveReconstruction:
             processing_seconds=processing_seconds,
             method=method,
         )
+
+    def _compute(
+        self, method: Reconstructor, y: Tensor, system: System
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the cube of a frame, in the unit of the settings, and its picture in colour."""
+        assert self._camera is not None
+        x, unit = method.run(y, system).checked().x, self._camera.unit
+        if unit is not None and unit.name is not None:
+            x = unit.scene(x, unit.response(x))
+        cube = x[0].float().cpu().numpy()
+        return cube, srgb(cube, self._camera.wavelengths, self.settings.output.illuminant)
 
     def _read(self, path: Path) -> tuple[Tensor, Tensor, System]:
         key, axis_order = self.settings.keys.measurement, self.settings.axes.measurement
@@ -255,17 +277,34 @@ class LiveReconstruction:
         snapshot, method = prepare(
             settings, self.recipe, self.loaded_files | {"measurement": frame}
         )
-        self._method = method
-        # `Sequence` raises TypeError for a method that does not work on spectral components, such
-        # as a network. Such a method reconstructs each frame by itself.
-        with suppress(TypeError):
-            self._sequence = Sequence(without_grid(method)).begin()
-            self._method = with_grid_of(method, self._sequence)
         camera = snapshot.camera
         unit = camera.unit and replace(camera.unit, wavelengths=camera.wavelengths)
         self._camera = replace(camera, unit=unit)
         for note in snapshot.notes:
             self.notices.add(note)
+        self._method = method
+        if self.deadline is not None:
+            return  # the first frame that can be reconstructed decides
+        # `Sequence` raises TypeError for a method that does not work on spectral components, such
+        # as a network. Such a method reconstructs each frame by itself.
+        with suppress(TypeError):
+            self._sequence = Sequence(without_grid(method)).begin()
+            self._method = with_grid_of(method, self._sequence)
+
+    def _choose_method(self, snapshot: Snapshot, path: Path, deadline: float) -> None:
+        """Take the best method that keeps the deadline, from the file of a frame to its cube."""
+
+        def run(method: Reconstructor) -> None:
+            _, y, system = self._read(path)
+            self._compute(method, y, system)
+
+        self.notices.add("deadline: measures methods on the first frame")
+        self.choice = choose_method(snapshot, deadline, run, is_sequence=True)
+        self.notices.add(f"deadline: {self.choice}")
+        self._method = self.choice.method
+        method = without_grid(self._method)
+        if isinstance(method, SequenceReconstructor):
+            self._sequence, self._rung = method, SEQUENCE_ITERATIONS.index(method.count)
 
     def _measure_pace(self, frames: list[Frame]) -> None:
         """Update the time between frames by a moving average, which evens out late arrivals.
@@ -283,20 +322,21 @@ class LiveReconstruction:
 
     def _choose_rung(self, seconds: float) -> None:
         """Choose the number of iterations for the next frame by the seconds of this one."""
-        if self._sequence is None or not self._frame_interval:
+        available_seconds = self.deadline or self._frame_interval
+        if self._sequence is None or not available_seconds:
             return
-        busy_fraction, last_rung = seconds / self._frame_interval, self._rung
+        busy_fraction, last_rung = seconds / available_seconds, self._rung
         if busy_fraction > MAX_BUSY_FRACTION:
-            self._rung = min(self._rung + 1, len(ITERATION_LADDER) - 1)
+            self._rung = min(self._rung + 1, len(SEQUENCE_ITERATIONS) - 1)
         elif self._rung and busy_fraction < MIN_BUSY_FRACTION:
             # The time of a cube grows roughly with its iterations. The number is raised only if the
             # cube would still be fast enough. Otherwise it would go up and down for ever.
-            growth = ITERATION_LADDER[self._rung - 1] / ITERATION_LADDER[self._rung]
+            growth = SEQUENCE_ITERATIONS[self._rung - 1] / SEQUENCE_ITERATIONS[self._rung]
             if busy_fraction * growth < MAX_BUSY_FRACTION:
                 self._rung -= 1
         if self._rung != last_rung:
-            self._sequence.shorten(ITERATION_LADDER[self._rung])
-            iterations = ITERATION_LADDER[self._rung]
+            self._sequence.shorten(SEQUENCE_ITERATIONS[self._rung])
+            iterations = SEQUENCE_ITERATIONS[self._rung]
             self.notices.count("pace", 1, lambda _: f"{iterations} iterations a frame, to keep up")
 
     def _skip(self, frame: Frame, problem: str) -> None:

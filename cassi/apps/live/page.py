@@ -142,6 +142,9 @@ class LiveSection:
                 ("Name", view.name),
                 ("Method", view.method),
             ]
+        if live.choice is not None:
+            counts = f"{live.n_late:,} of {live.n_done:,} frames took longer"
+            rows.append(("Deadline", f"{live.choice}; {counts}"))
         items = (f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in rows)
         return f"<dl>{''.join(items)}</dl>"
 

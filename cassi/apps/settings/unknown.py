@@ -17,6 +17,7 @@ MOVED_SETTINGS = {
     "experiment=dual_disperser": "it is system=dd_cassi now",
     "experiment=warped": "it is system=warped now, with system.smile=1.5 system.rotation=0.2 …",
     "experiment=two_shots": "it is 'mask={_target_: cassi.systems.RandomMask, shots: 2}' now",
+    "deadline": "it is for cassi-live; in Python: cassi.choose_method",
     "degree": "cassi-calibrate chooses it from the frame",
     "gain": "cassi-calibrate chooses by the standard error of each parameter",
     "photographed": "it is measured_mask now",

@@ -10,12 +10,15 @@ import pytest
 import torch
 
 import cassi
-from cassi.apps.live.command import make_settings, parse
-from cassi.apps.live.engine import ITERATION_LADDER, LiveReconstruction
+from cassi.apps.live.command import make_settings, parse, read_deadline
+from cassi.apps.live.engine import LiveReconstruction
 from cassi.apps.live.sources import Frame
+from cassi.apps.reconstructors import deadline
+from cassi.apps.reconstructors.deadline import SEQUENCE_ITERATIONS
 from cassi.apps.snapshot import make_recipe, prepare, reconstruct_and_judge
 from cassi.data.bundled import bundled_path
 from cassi.data.day_store import FrameRecorder, prepare_store
+from cassi.methods import Choice
 
 
 class Still:
@@ -76,6 +79,9 @@ def test_a_page_follows_the_frames(camera, monkeypatch):
         page._toggle_region(*place)
         assert len(page.regions) == count
     assert page.legend.object.count("<tr>") == 3
+    live.choice = Choice("gap_tv", live._method, 0.3, 0.35, 0.5)
+    page.refresh()
+    assert "at most 350 ms, of 500 ms; 0 of 1 frames took longer" in page.fact_list.object
     page.band.value = 1
     assert "Band: 1 of 28" in page.band_picture.caption.object
     live.reconstruct_newest([frame(folder, "small")])
@@ -166,10 +172,60 @@ def test_it_takes_a_faster_method_to_keep_up_and_a_better_one_again(camera):
     live.reconstruct_newest([frame(folder, "y", 1.0)])
     for number in range(8):
         live.reconstruct_newest([frame(folder, "y", 1.0 + 0.001 * (number + 1))])
-    assert live.view.method == f"sequence, {ITERATION_LADDER[-1]} iterations"
+    assert live.view.method == f"sequence, {SEQUENCE_ITERATIONS[-1]} iterations"
     for number in range(30):
         live.reconstruct_newest([frame(folder, "y", 100.0 * (number + 1))])
-    assert live.view.method == f"sequence, {ITERATION_LADDER[0]} iterations"
+    assert live.view.method == f"sequence, {SEQUENCE_ITERATIONS[0]} iterations"
+
+
+def offer(monkeypatch, *beginnings):
+    """Leave those methods alone whose names begin like this, as the others take long."""
+    list_all = deadline.list_candidates
+
+    def list_some(*arguments):
+        candidates = list_all(*arguments)
+        return {name: make for name, make in candidates.items() if name.startswith(beginnings)}
+
+    monkeypatch.setattr(deadline, "list_candidates", list_some)
+
+
+def test_a_deadline_takes_the_best_method_that_keeps_it(camera, monkeypatch):
+    folder, words = camera
+    offer(monkeypatch, "sequence", "minimum")
+    said = []
+    live = LiveReconstruction(make_settings(parse(words)), Still(), say=said.append, deadline=600.0)
+    live.reconstruct_newest([frame(folder, "y")])
+    assert said[-1] == f"deadline: {live.choice}"
+    assert live.choice.name == f"sequence, {SEQUENCE_ITERATIONS[0]} iterations"
+    for _ in range(2):
+        live.reconstruct_newest([frame(folder, "y")])
+    assert (live.view.method, live.n_late) == (live.choice.name, 0)
+    # Later frames get fewer iterations if they take too long.
+    live.deadline = 1e-9
+    live.reconstruct_newest([frame(folder, "y")])
+    live.reconstruct_newest([frame(folder, "y")])
+    assert live.view.method == f"sequence, {SEQUENCE_ITERATIONS[1]} iterations"
+    assert live.n_late == 2
+
+
+def test_a_deadline_that_no_method_keeps_is_said(camera, monkeypatch):
+    folder, words = camera
+    offer(monkeypatch, "minimum")
+    said = []
+    live = LiveReconstruction(make_settings(parse(words)), Still(), say=said.append, deadline=1e-9)
+    live.reconstruct_newest([frame(folder, "y"), frame(folder, "y")])
+    assert said[-1].startswith(f"deadline: the fastest method, {deadline.MINIMUM_NORM}, takes ")
+    assert live.view.method == deadline.MINIMUM_NORM
+    assert np.isfinite(live.view.cube).all()
+
+
+@pytest.mark.parametrize("name", ["method", "model.size", "solver.noise", "prior@denoiser"])
+def test_a_deadline_beside_a_method_is_refused(camera, name):
+    _, words = camera
+    assert read_deadline(parse(words)) is None
+    assert read_deadline(parse([*words, "deadline=20ms"])) == pytest.approx(0.02)
+    with pytest.raises(ValueError, match=f"deadline: expected none with {name}, it"):
+        read_deadline(parse([*words, "deadline=20ms", f"+{name}=x"]))
 
 
 def test_settings_that_do_not_fit_are_refused(camera):
