@@ -144,19 +144,21 @@ class Canvas:
         self, points: np.ndarray, color: str, width: float, dash: tuple[float, float] | None = None
     ) -> None:
         """Draw a line through points (N, 2) of x and y; `dash` has the lengths of dash and gap."""
-        pieces = [points] if dash is None else _cut_dashes(points, *dash)
         with self._shape(points, width, color) as (draw, place):
-            radius = _ENLARGEMENT * width / 2
-            for piece in map(place, pieces):
-                draw.line([*map(tuple, piece)], 255, round(2 * radius))
+            radius, points = _ENLARGEMENT * width / 2, place(points)
+            pieces = [points]
+            if dash is not None:
+                pieces = _cut_dashes(points, *(_ENLARGEMENT * length for length in dash))
+            for piece in pieces:
+                draw.line(piece.ravel().tolist(), 255, round(2 * radius))
                 # Discs round the corners. A dash ends as it is cut.
-                for x, y in piece[1:-1] if dash else piece:
+                for x, y in (piece if dash is None else piece[1:-1]).tolist():
                     draw.ellipse((x - radius, y - radius, x + radius, y + radius), 255)
 
     def polygon(self, points: np.ndarray, color: str, opacity: float = 1.0) -> None:
         """Fill a polygon with the corners (N, 2)."""
         with self._shape(points, 0, color, opacity) as (draw, place):
-            draw.polygon([*map(tuple, place(points))], 255)
+            draw.polygon(place(points).ravel().tolist(), 255)
 
     def disc(
         self, x: float, y: float, radius: float, color: str, ring: float | None = None
@@ -285,16 +287,12 @@ def choose_ticks(
 def _cut_dashes(points: np.ndarray, dash: float, gap: float) -> list[np.ndarray]:
     """Cut a line through points (N, 2) into dashes."""
     lengths = np.append(0, np.cumsum(np.hypot(*np.diff(points, axis=0).T)))
-
-    def at(length: np.ndarray) -> np.ndarray:
-        return np.stack([np.interp(length, lengths, axis) for axis in points.T], axis=1)
-
-    pieces = []
-    for start in np.arange(0, lengths[-1], dash + gap):
-        end = min(start + dash, lengths[-1])
-        corners = lengths[(lengths > start) & (lengths < end)]
-        pieces.append(at(np.concatenate([[start], corners, [end]])))
-    return pieces
+    starts = np.arange(0, lengths[-1], dash + gap)
+    ends = np.minimum(starts + dash, lengths[-1])
+    places = np.sort(np.concatenate([starts, ends, lengths[1:-1]]))
+    corners = np.stack([np.interp(places, lengths, axis) for axis in points.T], axis=1)
+    firsts, lasts = np.searchsorted(places, starts), np.searchsorted(places, ends, "right")
+    return [corners[first:last] for first, last in zip(firsts, lasts, strict=True)]
 
 
 @lru_cache(maxsize=16)
