@@ -145,22 +145,16 @@ def save_pictures(
     errors = errors_of_wavelengths(numbers, len(cube))
     viz.save_bands(folder / "bands.png", cube, wavelengths, truth=truth, unit=unit, errors=errors)
     bar_function = None if bars is None else bars.half_width_at
+    points = output.points
+    if points is None:
+        points = viz.choose_points(cube if truth is None else truth, min(4, cube[0].numel()))
     grid_spectra = None
     # The cube on the grid is in the unit of the camera. Spectra in another unit get no dots.
     if dispersion_cube is not None and wavelengths is not None and unit is None:
         grid_spectra = dispersion_cube.x[0], dispersion_cube.grid.wavelengths(wavelengths)
+    spectra = (cube, wavelengths, points, truth, illuminant, bar_function, unit, grid_spectra)
     for file in ("spectra.png", "spectra.csv"):
-        viz.save_spectra(
-            folder / file,
-            cube,
-            wavelengths,
-            output.points,
-            truth,
-            illuminant,
-            bar_function,
-            unit,
-            grid_spectra,
-        )
+        viz.save_spectra(folder / file, *spectra)
     if bars is not None:
         save_map(folder, bars.std, cube, wavelengths, unit, errors)
     if output.report:

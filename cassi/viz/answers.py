@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from cassi.viz.checks import Array, as_array, shrink
-from cassi.viz.sheet import DARK, PALE, Sheet, escape_label, make_scale, paint
-
-if TYPE_CHECKING:
-    from matplotlib.cm import ScalarMappable
+from cassi.viz.canvas import DARK, PALE, Canvas, Scale
+from cassi.viz.checks import Array, as_array, quantile, shrink
+from cassi.viz.palettes import make_palette
 
 # All lengths of the layout are pixels.
 _PANEL_SIDE = 480  # longer side of an enlarged map, to the nearest whole factor
@@ -62,8 +59,8 @@ def save_answer(
     true_map = shrink(true_map[None], block)[0]
     value, half_width, no_answer = shrink_answer(value, half_width, no_answer, block)
     values = value[~no_answer] if truth is None else np.append(value[~no_answer], true_map)
-    colors = make_scale(*choose_range(values), "viridis")
-    width_colors = make_scale(0, choose_range(half_width[~no_answer])[1], "inferno")
+    colors = Scale(*choose_range(values), make_palette("viridis"))
+    width_colors = Scale(0, choose_range(half_width[~no_answer])[1], make_palette("inferno"))
     panels = {"answer": (value, colors), "truth": (true_map, colors)}
     if truth is None:
         del panels["truth"]
@@ -114,36 +111,36 @@ def choose_range(values: np.ndarray) -> tuple[float, float]:
     """Return the 0.5th and the 99.5th percentile, as ends of a scale that has some length."""
     if not values.size:
         return 0.0, 1.0
-    low, high = (float(end) for end in np.percentile(values, (0.5, 99.5)))
+    low, high = quantile(values, 0.005), quantile(values, 0.995)
     return low, high if high > low else low + (abs(low) or 1.0)
 
 
 def _draw(
     lines: list[str],
-    panels: dict[str, tuple[np.ndarray, ScalarMappable]],
+    panels: dict[str, tuple[np.ndarray, Scale]],
     no_answer: np.ndarray,
     unit: str,
-) -> Sheet:
+) -> Canvas:
     """Draw lines of text above maps with their scales; neighbours on one scale share its bar."""
-    factor, sheet = max(1, round(_PANEL_SIDE / max(no_answer.shape))), Sheet(DARK)
+    factor, canvas = max(1, round(_PANEL_SIDE / max(no_answer.shape))), Canvas(DARK)
     height, width = (factor * side for side in no_answer.shape)
     for row, line in enumerate(reversed(lines)):
-        sheet.text(escape_label(line), 0, -38 - 20 * row, color=PALE)
+        canvas.text(line, 0, -38 - 20 * row, color=PALE)
     left = 0
     scales = [colors for _, colors in panels.values()]
     for (name, (values, colors)), next_scale in zip(
         panels.items(), [*scales[1:], None], strict=True
     ):
         stripes = np.zeros_like(no_answer) if name == "truth" else no_answer
-        picture = _stripe(paint([values], colors)[0], stripes, factor)
-        sheet.text(name, left + width / 2, -9, ha="center", color=PALE)
-        sheet.image(picture, left, 0, width, height)
+        picture = _stripe(colors.palette[colors.levels(values)], stripes, factor)
+        canvas.text(name, left + width / 2, -9, align="center", color=PALE)
+        canvas.image(picture, left, 0, width, height)
         left += width + _GAP
         if colors is not next_scale:
             box = (left, 0, _SCALE_WIDTH, max(height, _MIN_SCALE_HEIGHT))
-            sheet.scale(colors, escape_label(unit), *box)
+            canvas.scale(colors, unit, *box)
             left += _SCALE_WIDTH + _LABEL_WIDTH
-    return sheet
+    return canvas
 
 
 def _stripe(picture: np.ndarray, no_answer: np.ndarray, factor: int) -> np.ndarray:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cassi.viz.canvas import BODY, DARK, PALE, Canvas, Scale, text_width
 from cassi.viz.checks import (
     Array,
     Wavelengths,
@@ -19,12 +19,9 @@ from cassi.viz.checks import (
     shrink,
     white_level,
 )
-from cassi.viz.color import band_colors, encode, exposure_of, srgb
+from cassi.viz.color import band_colors, decode, encode, exposure_of, srgb
 from cassi.viz.names import name_band
-from cassi.viz.sheet import DARK, PALE, Sheet, make_scale, paint
-
-if TYPE_CHECKING:
-    from matplotlib.cm import ScalarMappable
+from cassi.viz.palettes import make_palette
 
 # More than 32 bands would not fit on a screen. So of a larger cube 28 bands are shown, evenly
 # spaced. If there is a truth, each band takes three tiles, so 8 bands are shown.
@@ -34,7 +31,7 @@ _BANDS_BESIDE_TRUTH = 8
 # All lengths of the layout are pixels.
 _TILE_SIDE = 200  # the longer side of a picture
 _GAP, _CAPTION_HEIGHT = 8, 24
-_LETTER_WIDTH = 9  # mean width of a letter of a caption
+_MIN_PITCH = 84  # the least width of a column
 _ROW_NAME_WIDTH = 30  # the column of the upright row names
 _SCALE_WIDTH, _MIN_SCALE_HEIGHT = 14, 164  # a scale of less height could not hold its label
 _TITLE_LINE_HEIGHT = 20
@@ -43,16 +40,18 @@ _DEFAULT_UNIT, _ROW_NAMES = "value in the cube", ("estimate", "truth", "error")
 _WHITE_FRACTION = 0.12
 
 # A text and its colour.
-Label = tuple[str, np.ndarray]
+Label = tuple[str, str]
+# The number of a colour for every pixel, uint8 (h, w), and the colours, uint8 (256, 3).
+Picture = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass
 class _Montage:
-    """Rows of pictures (h, w, 3), with their labels, colour scales, row names and title."""
+    """Rows of pictures, with their labels, colour scales, row names and title."""
 
-    rows: list[list[np.ndarray]]
+    rows: list[list[Picture]]
     labels: list[Label]  # the label of each picture that has one, in reading order
-    scales: list[tuple[ScalarMappable, str, int]]  # from the top: colours, label, number of rows
+    scales: list[tuple[Scale, str, int]]  # from the top: colours, label, number of rows
     row_names: tuple[str, ...] = ()
     title: str = ""
 
@@ -102,16 +101,16 @@ def save_bands(
     # Estimate and truth share the brightness scale of the truth, which is the last cube.
     white = white_level(*band_pictures[-1])
     rows = [_tint(pictures, white, tints) for pictures in band_pictures]
-    brightness, unit = _make_grey_scale(white), unit or _DEFAULT_UNIT
+    brightness, unit = Scale(0, white, _make_greys()), unit or _DEFAULT_UNIT
     if true_cube is None:
         rows = _wrap(rows[0], estimate.shape)
         montage = _Montage(rows, labels, [(brightness, unit, len(rows))])
     else:
         differences = [e - t for e, t in zip(*band_pictures, strict=True)]
         peak = white_level(*map(np.abs, differences))
-        error_colors = make_scale(-peak, peak, "RdBu_r")
+        error_colors = Scale(-peak, peak, make_palette("blue_red"))
         scales = [(brightness, unit, 2), (error_colors, "estimate − truth", 1)]
-        montage = _Montage([*rows, paint(differences, error_colors)], labels, scales, _ROW_NAMES)
+        montage = _Montage([*rows, _paint(differences, error_colors)], labels, scales, _ROW_NAMES)
     side_pictures = [] if snapshot is None else [_name_snapshot(snapshot)]
     if side_pictures:
         color = srgb(estimate, values, exposure=exposure_of(cubes[-1], values))
@@ -147,9 +146,9 @@ def save_uncertainty(
     values = as_wavelengths(wavelengths, len(deviation))
     shown_bands = _choose_bands(len(deviation), None, beside_truth=False)
     pictures = [_reduce(deviation[band]) for band in shown_bands]
-    colors = make_scale(0, white_level(*pictures), "inferno")
+    colors = Scale(0, white_level(*pictures), make_palette("inferno"))
     labels = _name_bands(shown_bands, values, errors, np.ones((len(shown_bands), 3)))
-    rows = _wrap(paint(pictures, colors), deviation.shape)
+    rows = _wrap(_paint(pictures, colors), deviation.shape)
     title = f"{meaning}\n99.5 % of the values of the cube are below {cube_level:.2g}"
     montage = _Montage(
         rows, labels, [(colors, f"σ, {unit or _DEFAULT_UNIT}", len(rows))], title=title
@@ -164,7 +163,8 @@ def _name_bands(
     tints: np.ndarray,
 ) -> list[Label]:
     names = [name_band(band, wavelengths, errors) for band in shown_bands]
-    return list(zip(names, encode(tints.copy()) / 255, strict=True))
+    colors = [f"#{bytes(color).hex()}" for color in encode(tints.copy())]
+    return list(zip(names, colors, strict=True))
 
 
 def _name_snapshot(snapshot: np.ndarray) -> tuple[str, np.ndarray]:
@@ -173,12 +173,23 @@ def _name_snapshot(snapshot: np.ndarray) -> tuple[str, np.ndarray]:
     return f"measurement, {height} × {width}", encode(picture / white_level(picture))
 
 
-def _tint(pictures: list[np.ndarray], white: float, tints: np.ndarray) -> list[np.ndarray]:
-    levels = (np.clip(picture / white, 0, 1)[..., None] for picture in pictures)
-    return [encode(level * tint) for level, tint in zip(levels, tints, strict=True)]
+def _tint(pictures: list[np.ndarray], white: float, tints: np.ndarray) -> list[Picture]:
+    levels = [encode(picture / white) for picture in pictures]
+    # The colours of the 256 levels in each tint.
+    greys = decode(np.arange(256) / 255)[:, None]
+    return [(level, encode(greys * tint)) for level, tint in zip(levels, tints, strict=True)]
 
 
-def _wrap(pictures: list[np.ndarray], shape: tuple[int, ...]) -> list[list[np.ndarray]]:
+def _make_greys() -> np.ndarray:
+    """Return the palette of the scale from black to white, which stands beside tinted pictures."""
+    return encode(np.linspace(0, 1, 256)[:, None].repeat(3, 1))
+
+
+def _paint(pictures: list[np.ndarray], scale: Scale) -> list[Picture]:
+    return [(scale.levels(picture), scale.palette) for picture in pictures]
+
+
+def _wrap(pictures: list[Picture], shape: tuple[int, ...]) -> list[list[Picture]]:
     """Put pictures in rows, in reading order; `shape` is the shape (C, H, W) of their cube."""
     count = len(pictures)
     # The montage should have the shape of a screen, about 16:9. Of the three numbers of columns
@@ -210,46 +221,36 @@ def _take_first_shot(measurement: Array) -> np.ndarray:
     return array if array.ndim == 2 else array[0]
 
 
-def _make_grey_scale(white: float) -> ScalarMappable:
-    """Return the colours of a scale from black to white, which stands beside tinted pictures."""
-    from matplotlib.colors import ListedColormap
-
-    greys = encode(np.linspace(0, 1, 256)[:, None].repeat(3, 1)) / 255
-    return make_scale(0, white, ListedColormap(greys))
-
-
 def _draw(
     montage: _Montage, shape: tuple[int, ...], side_pictures: list[tuple[str, np.ndarray]]
-) -> Sheet:
+) -> Canvas:
     """Draw the montage, and to its left a column of named uint8 pictures."""
     height, width = (max(1, round(_TILE_SIDE * side / max(shape))) for side in shape)
-    # 84 pixels hold "band 128" and "1234.5 nm"; a longer label widens all columns.
-    pitch_x = max(width, 84, *(_LETTER_WIDTH * len(label) for label, _ in montage.labels)) + _GAP
+    label_widths = (int(text_width(label, BODY)) + 1 for label, _ in montage.labels)
+    pitch_x = max(width, _MIN_PITCH, *label_widths) + _GAP
     row_height = max(height, _MIN_SCALE_HEIGHT) if montage.row_names else height
     pitch_y = row_height + _GAP + (0 if montage.row_names else _CAPTION_HEIGHT)
-    sheet, n_columns = Sheet(DARK), len(montage.rows[0])
+    canvas, n_columns = Canvas(DARK), len(montage.rows[0])
     title_lines = montage.title.splitlines()
     for row_index, words in enumerate(title_lines, start=1):
         line_top = _TITLE_LINE_HEIGHT * (len(title_lines) - row_index)
-        sheet.text(words, 0, -_CAPTION_HEIGHT - 7 - line_top, color=PALE)
+        canvas.text(words, 0, -_CAPTION_HEIGHT - 7 - line_top, color=PALE)
     for row_index, row in enumerate(montage.rows):
-        for column, picture in enumerate(row):
-            center_x = column * pitch_x + (pitch_x - _GAP) / 2
-            center_y = row_index * pitch_y + row_height / 2
-            sheet.image(picture, center_x - width / 2, center_y - height / 2, width, height)
+        for column, (levels, palette) in enumerate(row):
+            left = column * pitch_x + (pitch_x - _GAP - width) / 2
+            top = row_index * pitch_y + (row_height - height) / 2
+            canvas.image(levels, left, top, width, height, palette)
     for index, (label, color) in enumerate(montage.labels):
         row_index, column = divmod(index, n_columns)
         center = column * pitch_x + (pitch_x - _GAP) / 2
-        sheet.text(label, center, row_index * pitch_y - 7, ha="center", color=color)
-    row_name_style: Any = {"rotation": 90, "ha": "center", "va": "center", "color": PALE}
+        canvas.text(label, center, row_index * pitch_y - 7, align="center", color=color)
     for row_index, name in enumerate(montage.row_names):
-        sheet.text(
-            name, -_ROW_NAME_WIDTH / 2, row_index * pitch_y + row_height / 2, **row_name_style
-        )
+        middle = row_index * pitch_y + row_height / 2
+        canvas.text(name, -_ROW_NAME_WIDTH / 2, middle, color=PALE, upright=True)
     top = 0
     for colors, label, n_rows in montage.scales:
         scale_height = max((n_rows - 1) * pitch_y + row_height, _MIN_SCALE_HEIGHT)
-        sheet.scale(colors, label, n_columns * pitch_x, top, _SCALE_WIDTH, scale_height)
+        canvas.scale(colors, label, n_columns * pitch_x, top, _SCALE_WIDTH, scale_height)
         top += n_rows * pitch_y
     bottom = max((len(montage.rows) - 1) * pitch_y + row_height, _MIN_SCALE_HEIGHT)
     # One row of bands is too low for a second picture beside it.
@@ -261,14 +262,14 @@ def _draw(
     middle = -max(widths, default=0) / 2 - 3 * _GAP - (_ROW_NAME_WIDTH if montage.row_names else 0)
     for index, ((name, picture), side_width) in enumerate(zip(side_pictures, widths, strict=True)):
         top = index * (height + _GAP + _CAPTION_HEIGHT)
-        sheet.text(name, middle, top - 7, ha="center", color=PALE)
-        sheet.image(picture, middle - side_width / 2, top, side_width, height)
-    return sheet
+        canvas.text(name, middle, top - 7, align="center", color=PALE)
+        canvas.image(picture, middle - side_width / 2, top, side_width, height)
+    return canvas
 
 
 def _reduce(picture: np.ndarray, side: int = 2 * _TILE_SIDE) -> np.ndarray:
     """Average square blocks, so that the longer side of the result is below twice `side`."""
-    # matplotlib's resampling alone would leave aliasing in a picture that it shrinks a lot.
+    # Large pictures would take long to be tinted.
     factor = max(picture.shape) // side
     if factor < 2 or min(picture.shape) < factor:
         return picture

@@ -6,7 +6,8 @@ import math
 import os
 from collections.abc import Sequence
 
-from cassi.viz.sheet import INK, SMALL, make_paper_sheet, tidy
+from cassi.viz.canvas import INK
+from cassi.viz.sheet import SMALL, Sheet, tidy
 
 
 def save_calibration(
@@ -27,7 +28,7 @@ def save_calibration(
         light: offsets along the dispersion, pixels, and the power of the light at these offsets.
         bands: offsets of the calibrated bands, pixels.
     """
-    height, sheet = 0.5 + 0.2 * len(deviations), make_paper_sheet()
+    height, sheet = 0.5 + 0.2 * len(deviations), Sheet()
     left, right = sheet.axes(0, 0, 2.3, height), sheet.axes(3.3, 0, 2.3, height)
     below = sheet.axes(0, height + 0.6, 5.6, 1.1)
     for band in bands:
@@ -70,7 +71,7 @@ def save_dispersion(
         offsets: offsets of the bands, pixels, (C,).
         errors: standard errors of the offsets, pixels, (C,).
     """
-    sheet = make_paper_sheet()
+    sheet = Sheet()
     left, right = sheet.axes(0, 0, 2.6, 1.9), sheet.axes(3.1, 0, 2.6, 1.9)
     left.plot(wavelengths, offsets, "o-", ms=2, lw=0.8, color="#1f5aa6")
     left.plot(*zip(*points, strict=True), "s", ms=5, mfc="none", color="#b5482a")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cassi.viz.bands import Array
+from cassi.viz.canvas import INK
 from cassi.viz.color import band_colors
-from cassi.viz.sheet import INK, PAPER_DPI, SMALL, label_integers, make_figure, tidy
+from cassi.viz.sheet import PAPER_DPI, SMALL, label_integers, make_figure, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

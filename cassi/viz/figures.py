@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from cassi.viz.canvas import INK
 from cassi.viz.checks import (
     Array,
     Wavelengths,
@@ -26,11 +27,9 @@ from cassi.viz.points import COLORS, choose_points, correlation, region_spectrum
 from cassi.viz.report.codec import block_size
 from cassi.viz.sheet import (
     BODY,
-    INK,
     SMALL,
     Sheet,
     escape_label,
-    make_paper_sheet,
     shorten_to_fit,
     tidy,
 )
@@ -210,7 +209,7 @@ def save_curves(
     finite_pairs = {m: curve for m, curve in finite_pairs.items() if len(curve)}
     if not finite_pairs:
         raise ValueError("expected (value, PSNR) of at least one method, got none: pass some")
-    sheet = make_paper_sheet()
+    sheet = Sheet()
     axes = sheet.axes(0, 0, 4.0, 2.6)
     for index, (method, curve) in enumerate(finite_pairs.items()):
         color = COLORS[index % len(COLORS)]
@@ -242,7 +241,7 @@ def save_bars(
     there.
     """
     methods = list(dict.fromkeys(method for case in levels.values() for method in case))
-    height, sheet = 0.8 / max(1, len(methods)), make_paper_sheet()
+    height, sheet = 0.8 / max(1, len(methods)), Sheet()
     axes = sheet.axes(0, 0, 4.0, 0.4 + 0.3 * len(levels) * max(1, len(methods)))
     drawn_values: list[float] = []
     for index, method in enumerate(methods):
@@ -300,7 +299,7 @@ class _Comparison:
         self.cell_height = _CELL_WIDTH * min(3.0, max(0.3, height / width))
         self.n_rows = 1 + len(selection.bands) + (truth is not None)
         self.width = _ROW_LABEL_WIDTH + max(2, len(self.cubes)) * (_CELL_WIDTH + _GAP)
-        self.sheet = make_paper_sheet()
+        self.sheet = Sheet()
 
     def draw(self) -> Sheet:
         """Draw all rows."""

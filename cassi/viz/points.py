@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from cassi.data.wavelengths import spectra_at
-from cassi.viz.checks import Array, as_cube
+from cassi.viz.checks import Array, as_cube, quantile
 
 # Cells along the shorter side. A cell of an image of 256×256 then has 6×6 pixels, a little more
 # than the 5×5 pixels that a spectrum is averaged over.
@@ -68,7 +68,7 @@ def choose_points(cube: Array, count: int = 4) -> list[tuple[int, int]]:
     norms = np.linalg.norm(spectra[candidates], axis=1, keepdims=True)
     unit_spectra = spectra[candidates] / np.maximum(norms, 1e-12)
     cells = np.stack(np.unravel_index(candidates, (rows, columns)), axis=1)
-    bright_level = np.percentile(level, 95)
+    bright_level = quantile(level, 0.95)
     weight = (
         np.sqrt(np.minimum(level[candidates], bright_level) / bright_level)
         if bright_level > 0
@@ -136,13 +136,15 @@ def _average_cells(cube: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]
     """Return each cell's mean spectrum, (C, h, w), and deviation in space, (h, w)."""
     bands, height, width = cube.shape
     rows, columns = height // size, width // size
-    mean = np.empty((bands, rows, columns))
-    variance = np.zeros((rows, columns))
-    for band in range(bands):
-        tiles = cube[band, : rows * size, : columns * size].reshape(rows, size, columns, size)
-        mean[band] = tiles.mean(axis=(1, 3))
-        variance += tiles.var(axis=(1, 3), dtype=np.float64)
-    return mean, np.sqrt(variance / bands)
+    tiles = cube[:, : rows * size, : columns * size].reshape(bands, rows, size, columns * size)
+    mean = tiles.mean(axis=2).reshape(bands, rows, columns, size).mean(axis=3)
+    squares = np.zeros((rows, columns * size))
+    for tile, level in zip(tiles, mean, strict=True):
+        difference = tile - np.repeat(level, size, axis=1)[:, None]
+        difference *= difference
+        squares += difference.sum(axis=1)
+    variance = squares.reshape(rows, columns, size).mean(axis=2) / (bands * size)
+    return mean.astype(np.float64), np.sqrt(variance)
 
 
 def _find_candidates(
@@ -158,9 +160,9 @@ def _find_candidates(
     margin = max(1, min(rows, columns) // 20)
     has_margin = (row >= margin) & (row < rows - margin)
     has_margin &= (column >= margin) & (column < columns - margin)
-    is_bright = level >= 0.1 * np.percentile(level, 95)
+    is_bright = level >= 0.1 * quantile(level, 0.95)
     for rule in (has_margin, is_bright):
         if np.count_nonzero(keep & rule) >= count:
             keep &= rule
-    is_flat = keep & (roughness <= np.median(roughness[keep]))
+    is_flat = keep & (roughness <= quantile(roughness[keep], 0.5))
     return np.flatnonzero(is_flat if np.count_nonzero(is_flat) >= count else keep)

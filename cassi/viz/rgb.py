@@ -2,14 +2,16 @@
 
 import os
 
+from cassi.viz.canvas import Canvas
 from cassi.viz.checks import Array, Wavelengths, as_cube, as_truth
 from cassi.viz.color import exposure_of, srgb
-from cassi.viz.sheet import Sheet, save_picture
+from cassi.viz.png import save_png
 
 # Longer side of an enlarged picture, pixels, to the nearest whole factor. A whole factor keeps
 # every pixel of the cube a sharp square of one size.
 _PANEL_SIDE = 480
 _GAP = 14  # pixels between the two pictures
+_NAME_SIZE = 19  # size of their names, pixels
 
 
 def save_rgb(
@@ -31,15 +33,16 @@ def save_rgb(
     estimate = as_cube(cube)
     true_cube = as_truth(truth, estimate)
     if true_cube is None:
-        save_picture(path, srgb(estimate, wavelengths, illuminant))
+        save_png(path, srgb(estimate, wavelengths, illuminant))
         return
     exposure = exposure_of(true_cube, wavelengths, illuminant)
     height, width = estimate.shape[1:]
     factor = max(1, round(_PANEL_SIDE / max(height, width)))
     height, width = factor * height, factor * width
-    sheet = Sheet()
+    canvas = Canvas()
     for index, (name, picture) in enumerate((("estimate", estimate), ("truth", true_cube))):
         left = index * (width + _GAP)
-        sheet.text(name, left + width / 2, -13, ha="center", size=14)
-        sheet.image(srgb(picture, wavelengths, illuminant, exposure), left, 0, width, height)
-    sheet.save(path)
+        canvas.text(name, left + width / 2, -13, align="center", size=_NAME_SIZE)
+        color = srgb(picture, wavelengths, illuminant, exposure)
+        canvas.image(color, left, 0, width, height)
+    canvas.save(path)

@@ -1,10 +1,9 @@
-"""Pages for figures, measured in pixels or (for papers) in inches, and the style of all figures."""
+"""Pages for figures of papers, measured in inches, that matplotlib draws, and their style."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,48 +11,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cassi.data.atomic import atomic_path
+from cassi.viz.canvas import INK, LIGHT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
-DPI = 100
 PAPER_DPI = 220
-DARK = "#101214"  # background of tinted bands
-LIGHT = "#ffffff"  # background of pictures and curves
-INK = "#22262b"  # text and lines on LIGHT
-PALE = "#d7dbe0"  # text on DARK
 SMALL, BODY = 6.5, 8.0  # sizes of text in figures for papers, points
 
 
 class Sheet:
-    """A page with its origin at the top left, as large as its contents.
+    """A page with its origin at the top left, as large as its contents. Lengths are inches."""
 
-    Args:
-        background: colour of the page.
-        dpi: pixels per inch of the written file.
-        unit: units of length per inch. By default a unit is a pixel.
-    """
-
-    def __init__(self, background: str = LIGHT, dpi: int = DPI, unit: float | None = None) -> None:
-        self.unit = dpi if unit is None else unit
-        self.figure = make_figure(1, 1, dpi, background)
+    def __init__(self) -> None:
+        self.figure = make_figure(1, 1)
         self.page = self.figure.add_axes((0.0, 0.0, 1.0, 1.0))
-        self.page.set(xlim=(0, self.unit), ylim=(self.unit, 0), autoscale_on=False)
+        self.page.set(xlim=(0, 1), ylim=(1, 0), autoscale_on=False)
         self.page.set_axis_off()
-
-    def image(
-        self, picture: np.ndarray, left: float, top: float, width: float, height: float
-    ) -> None:
-        """Place a uint8 picture, (H, W) grey or (H, W, 3), in a box."""
-        if picture.ndim == 2:
-            picture = np.repeat(picture[..., None], 3, axis=2)
-        extent = (left, left + width, top + height, top)
-        style: Any = {"aspect": "auto", "interpolation": "antialiased", "clip_on": False}
-        self.page.imshow(picture, extent=extent, **style)
 
     def text(self, content: str, x: float, y: float, **style: Any) -> None:
         """Write a line of text at (x, y); the style's `size` is in points, 72 per inch."""
@@ -61,16 +37,7 @@ class Sheet:
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
         """Add coordinate axes in a box."""
-        box = np.array([left, self.unit - top - height, width, height]) / self.unit
-        return self.figure.add_axes(tuple(box.tolist()))
-
-    def scale(self, colors: ScalarMappable, label: str, *box: float) -> None:
-        """Draw a colour scale in a box (as for `axes`), with its label to the right."""
-        bar = self.figure.colorbar(colors, cax=self.axes(*box))
-        bar.set_label(label, color=PALE, size=11)
-        bar.ax.tick_params(labelsize=9, colors=PALE, width=0.5, length=2)
-        bar.ax.yaxis.get_offset_text().set_color(PALE)
-        bar.outline.set_visible(False)
+        return self.figure.add_axes((left, 1 - top - height, width, height))
 
     def encode(self, suffix: str = "png", margin: float = 0.16) -> bytes:
         """Return the page as the bytes of a file, with a margin (inches) around its contents."""
@@ -84,10 +51,7 @@ class Sheet:
         # Without the date, the same cubes give the same bytes.
         metadata = {"CreationDate": None} if suffix == "pdf" else None
         buffer = BytesIO()
-        color = self.figure.get_facecolor()
-        self.figure.savefig(
-            buffer, format=suffix, facecolor=color, bbox_inches=page_box, metadata=metadata
-        )
+        self.figure.savefig(buffer, format=suffix, bbox_inches=page_box, metadata=metadata)
         return buffer.getvalue()
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -98,11 +62,6 @@ class Sheet:
         """Write `<name>.png` and `<name>.pdf`, each whole or not at all."""
         for suffix in ("png", "pdf"):
             write_bytes(Path(folder) / f"{name}.{suffix}", self.encode(suffix, margin=0.08))
-
-
-def make_paper_sheet() -> Sheet:
-    """Return a page measured in inches, with the resolution of a printed paper."""
-    return Sheet(dpi=PAPER_DPI, unit=1.0)
 
 
 def escape_label(text: str) -> str:
@@ -146,7 +105,7 @@ def label_integers(axis: Axis) -> None:
     locator.set_params(integer=True)
 
 
-def make_figure(width: float, height: float, dpi: int = PAPER_DPI, color: str = LIGHT) -> Figure:
+def make_figure(width: float, height: float) -> Figure:
     """Make a figure of a width and a height in inches."""
     # Not by pyplot, which keeps a global list of figures: they would never be freed, and pyplot may
     # not be used by two threads at once.
@@ -154,7 +113,7 @@ def make_figure(width: float, height: float, dpi: int = PAPER_DPI, color: str = 
     from matplotlib.figure import Figure
 
     _drop_user_settings()
-    figure = Figure(figsize=(width, height), dpi=dpi, facecolor=color)
+    figure = Figure(figsize=(width, height), dpi=PAPER_DPI, facecolor=LIGHT)
     FigureCanvasAgg(figure)
     return figure
 
@@ -168,28 +127,6 @@ def _drop_user_settings() -> None:
     # folder is not trusted, and a setting such as `text.usetex` starts programs.
     if os.environ.get("PYTHONSAFEPATH"):
         matplotlib.rcdefaults()
-
-
-def make_scale(low: float, high: float, colors: str | Colormap) -> ScalarMappable:
-    """Make a colour scale from the least to the largest value, of a colormap or its name."""
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
-
-    return ScalarMappable(Normalize(low, high), colors)
-
-
-def paint(pictures: Sequence[np.ndarray], colors: ScalarMappable) -> list[np.ndarray]:
-    """Return uint8 pictures (H, W, 3) of values (H, W), in the colours of a scale."""
-    return [colors.to_rgba(picture, bytes=True)[..., :3] for picture in pictures]
-
-
-def save_picture(path: str | os.PathLike[str], picture: np.ndarray) -> None:
-    """Write a uint8 picture (H, W, 3) as a PNG of the same pixels."""
-    from matplotlib.image import imsave
-
-    buffer = BytesIO()
-    imsave(buffer, picture, format="png", origin="upper")
-    write_bytes(path, buffer.getvalue())
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from cassi.viz.canvas import INK, LEGEND, LIGHT, Canvas, choose_ticks, text_width
 from cassi.viz.checks import Array, Wavelengths, as_cube, as_points, as_truth, as_wavelengths
 from cassi.viz.color import band_colors, encode, exposure_of, srgb
 from cassi.viz.points import COLORS, choose_points, correlation, region_spectrum
-from cassi.viz.sheet import INK, LIGHT, Sheet, label_integers, write_bytes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from cassi.viz.sheet import write_bytes
 
 # All lengths of the layout are pixels.
 _PANEL_SIDE = 460  # longer side of the picture
 _CURVES_WIDTH = 660  # width of the axes
 _STRIP_HEIGHT = 12  # height of the strip of colours that is the horizontal axis
 _LEGEND_COLUMNS, _LEGEND_LINE = 3, 21  # entries in a line of the legend, and the line's height
+_LEGEND_MARK = 40  # room for the mark before an entry
+_ESTIMATE_WIDTH, _TRUTH_WIDTH, _TRUTH_DASH = 3.0, 2.0, (8.0, 3.5)  # of the curves
+_DOT_RADIUS, _DISC_RADIUS, _RING_RADIUS, _INTERVAL_OPACITY = 2.2, 4.5, 5.5, 0.16
+_GRID_COLOR = "#e3e6ea"
 _KEY_COLOR = "#7a828c"  # colour of a legend entry that stands for all curves
 
 
@@ -82,10 +83,7 @@ def draw_spectra(
     truth: Array | None = None,  # (C, H, W)
 ) -> np.ndarray:  # (H', W', 3)
     """Draw the picture that `save_spectra` writes; returns it as uint8 RGB."""
-    from PIL import Image
-
-    png = _draw(cube, wavelengths, None, truth, "D65", None).encode()
-    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
+    return np.asarray(_draw(cube, wavelengths, None, truth, "D65", None).render())
 
 
 class _Curve(NamedTuple):
@@ -156,7 +154,7 @@ def _draw(
     bars: Callable[[float, float], Array] | None,
     unit: str | None = None,
     grid: tuple[Array, Sequence[float]] | None = None,
-) -> Sheet:
+) -> Canvas:
     """Draw the page of `save_spectra`; `grid` is its argument `along`."""
     estimate = as_cube(cube)
     true_cube = as_truth(truth, estimate)
@@ -164,101 +162,214 @@ def _draw(
     values = as_wavelengths(wavelengths, bands)
     reference = estimate if true_cube is None else true_cube
     curves = _measure_curves(estimate, points, true_cube, bars)
+    dots = [] if grid is None or values is None else _measure_dots(grid, values, curves)
+    legend = _list_legend(curves, has_dots=bool(dots))
 
     factor = _PANEL_SIDE / max(height, width)
     panel_height, panel_width = max(1, round(factor * height)), max(1, round(factor * width))
-    # Beside a flat picture, the page has 300 pixels for the curves, and more for each legend line.
-    sheet_height = max(panel_height, 300 + _LEGEND_LINE * (len(curves) // _LEGEND_COLUMNS))
-    sheet, top = Sheet(), (sheet_height - panel_height) / 2
+    legend_height = _LEGEND_LINE * -(-len(legend) // _LEGEND_COLUMNS) + 6
+    # Beside a flat picture, the page has 280 pixels for the curves and their axis.
+    sheet_height = max(panel_height, 280 + legend_height)
+    canvas, top = Canvas(), (sheet_height - panel_height) // 2
     picture = srgb(estimate, values, illuminant, exposure_of(reference, values, illuminant))
-    sheet.image(picture, 0, top, panel_width, panel_height)
-    left, bottom = panel_width + 78, sheet_height - 44  # room for the labels of both axes
-    # The legend has an entry per curve, and entries for estimate, truth, interval and dots.
-    n_entries = len(curves) + 2 * (true_cube is not None) + (bars is not None) + (grid is not None)
-    legend_height = _LEGEND_LINE * math.ceil(n_entries / _LEGEND_COLUMNS) + 6
-    axes_height = bottom - _STRIP_HEIGHT - legend_height
-    axes = sheet.axes(left, legend_height, _CURVES_WIDTH, axes_height)
-    x = np.arange(1.0, bands + 1) if values is None else values
-    marker = "o" if bands == 1 else None
-    for index, (row, column, spectrum, true_spectrum, half_width) in enumerate(curves):
-        color = COLORS[index % len(COLORS)]
-        mark_x, mark_y = factor * (column + 0.5), top + factor * (row + 0.5)
+    canvas.image(picture, 0, top, panel_width, panel_height)
+    for index, curve in enumerate(curves):
+        mark_x, mark_y = factor * (curve.column + 0.5), top + factor * (curve.row + 0.5)
         # Near the right border the number is left of its mark, so that it stays in the picture.
-        number_shift = 17 if mark_x < panel_width - 40 else -17
-        _mark_point(sheet, str(index + 1), color, mark_x, mark_y, number_shift)
+        shift = 17 if mark_x < panel_width - 40 else -17
+        _mark_point(canvas, str(index + 1), _color_of(index), mark_x, mark_y, shift)
+    x = np.arange(1.0, bands + 1) if values is None else values
+    plot = _Plot(canvas, x, curves, dots, legend_height, sheet_height - 44 - _STRIP_HEIGHT)
+    left = plot.draw_frame(panel_width, unit or "value in the cube", values is not None)
+    plot.draw_curves()
+    _draw_legend(canvas, legend, left)
+    return canvas
+
+
+# A mark of the legend, and its colour. A disc and a ring stand for values of a single band.
+_Mark = tuple[Literal["line", "dashes", "disc", "ring", "interval", "dots"], str]
+
+
+def _color_of(index: int) -> str:
+    return COLORS[index % len(COLORS)]
+
+
+def _list_legend(curves: list[_Curve], has_dots: bool) -> list[tuple[_Mark, str]]:
+    """Return the entries of the legend: one per curve, and one per kind of line."""
+    entries: list[tuple[_Mark, str]] = []
+    estimate_mark: _Mark = "line", _KEY_COLOR
+    truth_mark: _Mark = "dashes", _KEY_COLOR
+    if len(curves[0].spectrum) == 1:
+        estimate_mark, truth_mark = ("disc", _KEY_COLOR), ("ring", _KEY_COLOR)
+    for index, (row, column, spectrum, true_spectrum, _) in enumerate(curves):
         label = f"{index + 1}  ({row:g}, {column:g})"
-        if true_spectrum is not None:
-            axes.plot(x, true_spectrum, "--", color=color, lw=1.5, marker=marker)
-            r = correlation(spectrum, true_spectrum)
-            label += "" if r is None else f"  r = {r:.4f}"
-        if half_width is not None:
-            low, high = spectrum - half_width, spectrum + half_width
-            axes.fill_between(x, low, high, color=color, alpha=0.16, lw=0)
-        axes.plot(x, spectrum, "-", color=color, lw=2.2, marker=marker, label=label)
-    if bars is not None:
-        axes.fill_between([], [], color=_KEY_COLOR, alpha=0.3, lw=0, label="shaded: 90 % interval")
-    if grid is not None and values is not None:
-        _draw_dots(axes, grid, values, curves)
-    _style_axes(axes, true_cube is not None, unit or "value in the cube")
-    strip = sheet.axes(left, bottom - _STRIP_HEIGHT, _CURVES_WIDTH, _STRIP_HEIGHT)
-    _draw_strip(strip, axes.get_xlim(), values)
-    return sheet
+        r = None if true_spectrum is None else correlation(spectrum, true_spectrum)
+        label += "" if r is None else f"  r = {r:.4f}"
+        entries.append(((estimate_mark[0], _color_of(index)), label))
+    if curves[0].half_width is not None:
+        entries.append((("interval", _KEY_COLOR), "shaded: 90 % interval"))
+    if has_dots:
+        entries.append((("dots", _KEY_COLOR), "along the dispersion"))
+    if curves[0].truth is not None:
+        entries += [(estimate_mark, "estimate"), (truth_mark, "truth")]
+    return entries
 
 
-def _draw_dots(
-    axes: Axes, grid: tuple[Array, Sequence[float]], wavelengths: np.ndarray, curves: list[_Curve]
-) -> None:
-    """Draw the spectra of the cube on the spectral grid, scaled to the bands of the curves."""
+def _draw_legend(canvas: Canvas, entries: list[tuple[_Mark, str]], left: float) -> None:
+    """Draw the legend in columns, its top left corner at (`left`, 0)."""
+    n_rows = -(-len(entries) // _LEGEND_COLUMNS)
+    for start in range(0, len(entries), n_rows):
+        column = entries[start : start + n_rows]
+        for row, ((kind, color), label) in enumerate(column):
+            y = (row + 0.5) * _LEGEND_LINE
+            _draw_mark(canvas, kind, color, left, y)
+            canvas.text(label, left + _LEGEND_MARK, y, size=LEGEND, middle=True)
+        left += _LEGEND_MARK + max(text_width(label, LEGEND) for _, label in column) + 18
+
+
+def _draw_mark(canvas: Canvas, kind: str, color: str, left: float, y: float) -> None:
+    """Draw a mark of the legend."""
+    right = left + _LEGEND_MARK - 12
+    center, ends = (left + right) / 2, np.array([[left, y], [right, y]])
+    match kind:
+        case "line":
+            canvas.line(ends, color, _ESTIMATE_WIDTH)
+        case "dashes":
+            canvas.line(ends, color, _TRUTH_WIDTH, _TRUTH_DASH)
+        case "disc":
+            canvas.disc(center, y, _DISC_RADIUS, color)
+        case "ring":
+            canvas.disc(center, y, _RING_RADIUS, color, _TRUTH_WIDTH)
+        case "dots":
+            canvas.disc(center, y, _DOT_RADIUS, color)
+        case "interval":
+            corners = [[left, y - 5], [right, y - 5], [right, y + 5], [left, y + 5]]
+            canvas.polygon(np.array(corners), color, 2 * _INTERVAL_OPACITY)
+
+
+def _measure_dots(
+    grid: tuple[Array, Sequence[float]], wavelengths: np.ndarray, curves: list[_Curve]
+) -> list[np.ndarray]:
+    """Return the spectra of the cube on the spectral grid, scaled to the bands: (G, 2) each.
+
+    The first column of each is the wavelength, nm.
+    """
     grid_cube, nm = as_cube(grid[0], "cube along the dispersion"), np.asarray(grid[1], np.float64)
     # A band holds the light of its interval of wavelengths, so its value grows with the interval.
     scale = np.interp(nm, wavelengths, np.gradient(wavelengths)) / np.gradient(nm)
-    for index, (row, column, *_) in enumerate(curves):
-        spectrum = scale * region_spectrum(grid_cube, row, column)
-        axes.plot(nm, spectrum, ".", color=COLORS[index % len(COLORS)], ms=4)
-    axes.plot([], [], ".", color=_KEY_COLOR, label="along the dispersion")
+    return [
+        np.stack([nm, scale * region_spectrum(grid_cube, curve.row, curve.column)], axis=1)
+        for curve in curves
+    ]
 
 
-def _mark_point(sheet: Sheet, name: str, color: str, x: float, y: float, shift: int) -> None:
+def _mark_point(canvas: Canvas, name: str, color: str, x: float, y: float, shift: int) -> None:
     """Draw a ring around a point, and its number on a disc `shift` pixels to the right."""
-    for edge, width in ((LIGHT, 3.2), (color, 1.8)):
-        sheet.page.plot([x], [y], "o", ms=10, mfc="none", mec=edge, mew=width, clip_on=False)
+    for ring_color, radius, width in ((LIGHT, 9.0, 4.4), (color, 8.0, 2.4)):
+        canvas.disc(x, y, radius, ring_color, width)
     rise = -13 if y > 40 else 13  # near the upper border the disc stands below the ring
-    disc = {"boxstyle": "circle,pad=0.25", "fc": color, "ec": LIGHT, "lw": 1.0}
-    style = {"ha": "center", "va": "center", "color": LIGHT, "size": 10, "weight": "bold"}
-    sheet.text(name, x + shift, y + rise, bbox=disc, **style)
+    radius = 10.0 if len(name) == 1 else 12.0
+    x, y = x + shift, y + rise
+    canvas.disc(x, y, radius + 1.4, LIGHT)
+    canvas.disc(x, y, radius, color)
+    canvas.text(name, x, y, size=LEGEND, color=LIGHT, align="center", middle=True, bold=True)
 
 
-def _style_axes(axes: Axes, has_truth: bool, unit: str) -> None:
-    """Give the axes of the curves their style, label and legend."""
-    for side in ("top", "right", "bottom"):
-        axes.spines[side].set_visible(False)
-    axes.spines["left"].set_color(INK)
-    axes.margins(x=0.01, y=0.06)
-    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-    axes.grid(axis="y", color="#e3e6ea", lw=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(axis="y", labelsize=10, colors=INK)
-    axes.tick_params(axis="x", bottom=False, labelbottom=False)
-    axes.set_ylabel(f"{unit}, mean of 5×5 pixels", fontsize=11, color=INK)
-    if has_truth:
-        axes.plot([], [], "-", color=_KEY_COLOR, lw=2.2, label="estimate")
-        axes.plot([], [], "--", color=_KEY_COLOR, lw=1.5, label="truth")
-    room = {"columnspacing": 1.2, "handlelength": 1.8, "labelspacing": 0.4, "borderaxespad": 0.0}
-    style = {"labelcolor": INK, "frameon": False, "bbox_to_anchor": (0.0, 1.0)}
-    axes.legend(loc="lower left", fontsize=10, ncols=_LEGEND_COLUMNS, **style, **room)
+class _Plot:
+    """Axes with the curves, between two heights of the page.
+
+    Args:
+        canvas: the page.
+        x: wavelengths of the curves, nm, or the numbers of the bands.
+        curves: the spectra of the points.
+        dots: spectra of a finer cube, (G, 2) each.
+        top: upper end of the axes, pixels.
+        bottom: lower end of the axes, pixels. The strip of colours is below it.
+    """
+
+    def __init__(
+        self,
+        canvas: Canvas,
+        x: np.ndarray,
+        curves: list[_Curve],
+        dots: list[np.ndarray],
+        top: int,
+        bottom: int,
+    ) -> None:
+        self._canvas, self._x, self._curves, self._dots = canvas, x, curves, dots
+        self._top, self._bottom, self._left = top, bottom, 0.0
+        y = np.concatenate([*map(_values_of, curves), *(dot[:, 1] for dot in dots)])
+        all_x = np.concatenate([x, *(dot[:, 0] for dot in dots)])
+        # A single band, or values of 0 alone, still get axes of some length.
+        span = float(np.ptp(y)) or float(np.abs(y).max()) or 1.0
+        self._low, self._high = min(0.0, y.min() - 0.06 * span), y.max() + 0.06 * span
+        span = float(np.ptp(all_x)) or 0.1 * float(x[0])
+        margin = 0.01 * span if np.ptp(all_x) else span / 2
+        self._first, self._last = float(all_x.min() - margin), float(all_x.max() + margin)
+
+    def draw_frame(self, picture_width: int, unit: str, has_wavelengths: bool) -> float:
+        """Draw both axes to the right of the picture; return where they begin."""
+        canvas, height = self._canvas, self._bottom - self._top
+        label = f"{unit}, mean of 5×5 pixels"
+        ticks, names, label = choose_ticks(self._low, self._high, height // 36, label)
+        left = picture_width + 48 + round(max(text_width(name, LEGEND) for name in names))
+        self._left = left
+        for tick, name in zip(ticks, names, strict=True):
+            _, y = self._place(np.array([[self._first, tick]]))[0]
+            canvas.rectangle(left, y, _CURVES_WIDTH, 1, _GRID_COLOR)
+            canvas.rectangle(left - 4, y, 4, 1, INK)
+            canvas.text(name, left - 8, y, size=LEGEND, align="right", middle=True)
+        canvas.rectangle(left, self._top, 1, height, INK)
+        canvas.text(label, picture_width + 26, (self._top + self._bottom) / 2, upright=True)
+        bottom = self._bottom
+        if has_wavelengths:
+            ends = max(self._first, 1.0), self._last
+            ramp = encode(band_colors(np.linspace(*ends, _CURVES_WIDTH), _CURVES_WIDTH))
+            canvas.image(ramp[None], left, bottom, _CURVES_WIDTH, _STRIP_HEIGHT)
+        bottom += _STRIP_HEIGHT
+        label = "wavelength / nm" if has_wavelengths else "band"
+        ticks, names, label = choose_ticks(self._first, self._last, 9, label, not has_wavelengths)
+        for tick, name in zip(ticks, names, strict=True):
+            x, _ = self._place(np.array([[tick, 0.0]]))[0]
+            canvas.rectangle(x, bottom, 1, 4, INK)
+            canvas.text(name, x, bottom + 18, size=LEGEND, align="center")
+        canvas.text(label, left + _CURVES_WIDTH / 2, bottom + 40, align="center")
+        return left
+
+    def draw_curves(self) -> None:
+        """Draw the curves with their intervals, and the dots."""
+        canvas = self._canvas
+        for index, (_, _, spectrum, true_spectrum, half_width) in enumerate(self._curves):
+            color, points = _color_of(index), self._place(np.stack([self._x, spectrum], axis=1))
+            if true_spectrum is not None:
+                true_points = self._place(np.stack([self._x, true_spectrum], axis=1))
+                canvas.line(true_points, color, _TRUTH_WIDTH, _TRUTH_DASH)
+            if half_width is not None:
+                edges = [np.stack([self._x, spectrum + s * half_width], axis=1) for s in (-1, 1)]
+                corners = self._place(np.concatenate([edges[0], edges[1][::-1]]))
+                canvas.polygon(corners, color, _INTERVAL_OPACITY)
+            canvas.line(points, color, _ESTIMATE_WIDTH)
+            # A single band has no line, so its values are discs; that of the truth is a ring.
+            if len(points) == 1:
+                canvas.disc(points[0, 0], points[0, 1], _DISC_RADIUS, color)
+                if true_spectrum is not None:
+                    x, y = true_points[0]
+                    canvas.disc(x, y, _RING_RADIUS, color, _TRUTH_WIDTH)
+        for index, dots in enumerate(self._dots):
+            for x, y in self._place(dots):
+                canvas.disc(x, y, _DOT_RADIUS, _color_of(index))
+
+    def _place(self, points: np.ndarray) -> np.ndarray:
+        """Return the places of points (N, 2) of wavelength and value on the page."""
+        share = (points - (self._first, self._low)) / (
+            self._last - self._first,
+            self._high - self._low,
+        )
+        return share * (_CURVES_WIDTH, self._top - self._bottom) + (self._left, self._bottom)
 
 
-def _draw_strip(axes: Axes, limits: tuple[float, float], values: np.ndarray | None) -> None:
-    """Draw the horizontal axis as a strip in the colours of the wavelengths."""
-    axes.set_xlim(*limits)
-    axes.set_yticks([])
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    axes.tick_params(axis="x", labelsize=10, colors=INK)
-    if values is None:
-        axes.set_xlabel("band", fontsize=11, color=INK)
-        label_integers(axes.xaxis)
-        return
-    ramp = encode(band_colors(np.linspace(max(limits[0], 1.0), limits[1], 256), 256))
-    axes.imshow(ramp[None], extent=(*limits, 0, 1), aspect="auto", interpolation="bilinear")
-    axes.set_xlabel("wavelength / nm", fontsize=11, color=INK)
+def _values_of(curve: _Curve) -> np.ndarray:
+    """Return all values that are drawn of a curve."""
+    width = 0.0 if curve.half_width is None else curve.half_width
+    ends = [curve.spectrum - width, curve.spectrum + width]
+    return np.concatenate(ends if curve.truth is None else [*ends, curve.truth])

@@ -1,8 +1,13 @@
+from collections import defaultdict
+from inspect import signature
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
+from cassi.viz.canvas import Canvas
 
 KAIST = np.array(BENCHMARK_WAVELENGTHS)
 
@@ -44,3 +49,24 @@ def drawn(monkeypatch):
 
     monkeypatch.setattr(Figure, "savefig", savefig)
     return saved
+
+
+@pytest.fixture
+def pages(monkeypatch):
+    """What was drawn on each page: the arguments of every call, by the method's name."""
+    pages, calls = [], {}
+
+    def record(name, method):
+        def call(canvas, *given, **named):
+            if id(canvas) not in calls:
+                calls[id(canvas)] = canvas, defaultdict(list)
+                pages.append(calls[id(canvas)][1])
+            arguments = signature(method).bind(canvas, *given, **named).arguments
+            calls[id(canvas)][1][name].append(SimpleNamespace(**arguments))
+            method(canvas, *given, **named)
+
+        return call
+
+    for name in ("disc", "image", "line", "polygon", "scale", "text"):
+        monkeypatch.setattr(Canvas, name, record(name, getattr(Canvas, name)))
+    return pages

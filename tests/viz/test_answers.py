@@ -105,23 +105,22 @@ def test_answers_do_not_become_markup_and_may_be_missing(answer):
 
 
 @pytest.mark.parametrize("truth", [False, True])
-def test_pixels_without_an_answer_are_grey_and_scales_hold_the_rest(answer, truth, tmp_path, drawn):
+def test_pixels_without_an_answer_are_grey_and_scales_hold_the_rest(answer, truth, tmp_path, pages):
     half = (answer.high - answer.low)[1] / 2
     true_map = answer.value + 1 if truth else None
     viz.save_answer(
         tmp_path / "a.png", "$a", answer.value, half, answer.abstained, answer.unit, true_map
     )
-    (figure,) = drawn
-    pictures = [image.get_array() for image in figure.axes[0].images]
+    (page,) = pages
+    pictures = [call.picture for call in page["image"] if call.picture.ndim == 3]
     assert len(pictures) == 2 + truth
     for picture in (pictures[0], pictures[-1]):
         spread = np.ptp(picture.astype(int), axis=-1)
         assert not spread[:, : picture.shape[1] // 15].any()
         assert spread[:, picture.shape[1] // 15 :].mean() > 30
-    top = figure.axes[1].get_ylim()[1]
-    assert top == pytest.approx(1.945 if truth else 0.945, abs=0.02)
-    assert [axes.get_ylabel() for axes in figure.axes[1:]] == ["g", "g"]
-    assert figure.axes[0].texts[0].get_text() == "stripes: no answer, 6.67 % of the pixels"
+    assert page["scale"][0].scale.high == pytest.approx(1.945 if truth else 0.945, abs=0.02)
+    assert [call.label for call in page["scale"]] == ["g", "g"]
+    assert "stripes: no answer, 6.67 % of the pixels" in [text.content for text in page["text"]]
 
 
 def test_what_does_not_fit_is_said(answer, tmp_path):

@@ -1,3 +1,6 @@
+import re
+import subprocess
+import sys
 import threading
 from functools import partial
 
@@ -10,6 +13,9 @@ from cassi import viz
 from cassi.viz import figures
 from cassi.viz.bands import _choose_bands
 from cassi.viz.camera import save_camera
+from cassi.viz.canvas import BODY, choose_ticks, text_width
+from cassi.viz.color import encode
+from cassi.viz.png import save_png
 
 SAVERS = {
     "rgb": viz.save_rgb,
@@ -75,40 +81,55 @@ def test_rgb_beside_the_truth_shares_its_exposure(cube, wavelengths, tmp_path):
     assert dim.mean() < 0.75 * bright.mean()
 
 
-def test_bands_have_scales_and_errors_one_that_diverges_at_0(cube, wavelengths, tmp_path, drawn):
+def test_bands_have_scales_and_errors_one_that_diverges_at_0(cube, wavelengths, tmp_path, pages):
     estimate = cube.copy()
     estimate[:, :, :26] *= 1.5
     estimate[:, :, 26:] *= 0.9
     viz.save_bands(tmp_path / "a.png", estimate, wavelengths, truth=cube, unit="radiance")
     viz.save_bands(tmp_path / "b.png", estimate, wavelengths)
-    beside, alone = map(_scales, drawn)
+    beside, alone = ({call.label: call.scale for call in page["scale"]} for page in pages)
     assert list(alone) == ["value in the cube"]
     assert list(beside) == ["radiance", "estimate − truth"]
-    assert beside["radiance"][:2] == pytest.approx((0, np.percentile(cube, 99.5)), rel=0.1)
-    low, high, white = beside["estimate − truth"]
-    assert low == -high
-    assert abs(white) < 0.01 * high
-    error = drawn[0].axes[0].images[-1].get_array()  # of the last band
-    more, less = error[5, 20].astype(int), error[25, 45].astype(int)
+    assert beside["radiance"].low == 0
+    assert beside["radiance"].high == pytest.approx(np.percentile(cube, 99.5), rel=0.1)
+    errors = beside["estimate − truth"]
+    assert errors.low == -errors.high
+    assert abs(int(errors.palette.min(axis=1).argmax()) - 127.5) <= 1  # white in the middle
+    # The last picture in these colours is the scale itself.
+    last = [call for call in pages[0]["image"] if call.palette is errors.palette][-2]
+    error = last.palette[last.picture].astype(int)  # of the last band
+    more, less = error[5, 20], error[25, 45]
     assert more[0] > more[2]  # red
     assert less[0] < less[2]  # blue
 
 
+def test_a_band_has_the_colour_of_its_wavelength_and_of_its_values(
+    cube, wavelengths, tmp_path, pages
+):
+    viz.save_bands(tmp_path / "a.png", cube, wavelengths)
+    pictures = [call for call in pages[0]["image"] if call.palette is not None][:28]
+    tints = 0.88 * viz.band_colors(wavelengths, 28) + 0.12
+    white = np.percentile(cube, 99.5)
+    for call, band, tint in zip(pictures, cube, tints, strict=True):
+        linear = np.clip(band / white, 0, 1)[..., None] * tint
+        expected = encode(linear.astype(np.float32)).astype(int)
+        assert np.abs(call.palette[call.picture] - expected).max() <= 1
+
+
 @pytest.mark.parametrize("unit", ["reflectance", None])
 @pytest.mark.parametrize("bands", [1, 4, 28])
-def test_uncertainty_has_a_scale_and_says_what_one_sigma_is(bands, unit, cube, tmp_path, drawn):
+def test_uncertainty_has_a_scale_and_says_what_one_sigma_is(bands, unit, cube, tmp_path, pages):
     meaning = "one σ of every value: the truth lies within ±1.645 σ in 90 % of them"
     std, cube = 0.1 * cube[-bands:], 5 * cube[-bands:]
     viz.save_uncertainty(tmp_path / "a.png", std, cube, None, meaning, unit)
-    (figure,) = drawn
-    ((label, (low, high, _)),) = _scales(figure).items()
-    assert label == f"σ, {unit or 'value in the cube'}"
-    assert (low, high) == pytest.approx((0, np.percentile(std, 99.5)))
-    words = figure.axes[0].texts
-    assert words[0].get_text() == meaning
-    assert words[1].get_text() == (
-        f"99.5 % of the values of the cube are below {np.percentile(cube, 99.5):.2g}"
-    )
+    (page,) = pages
+    (call,) = page["scale"]
+    assert call.label == f"σ, {unit or 'value in the cube'}"
+    assert (call.scale.low, call.scale.high) == pytest.approx((0, np.percentile(std, 99.5)))
+    assert [text.content for text in page["text"][:2]] == [
+        meaning,
+        f"99.5 % of the values of the cube are below {np.percentile(cube, 99.5):.2g}",
+    ]
 
 
 @pytest.mark.parametrize("axis", [-1, -2])
@@ -135,42 +156,105 @@ def test_a_camera_is_drawn_as_the_detector_saw_it(axis, tmp_path, drawn):
     assert left < right
 
 
-def test_spectra_say_what_is_shaded(cube, wavelengths, tmp_path, drawn):
+def test_spectra_say_what_is_shaded(cube, wavelengths, tmp_path, pages):
     for bars in (None, lambda row, column: np.full(28, 0.1)):
         viz.save_spectra(tmp_path / "a.png", cube, wavelengths, bars=bars)
-    without, shaded = (
-        [text.get_text() for axes in figure.axes[1:2] for text in axes.get_legend().get_texts()]
-        for figure in drawn
-    )
-    assert set(shaded) - set(without) == {"shaded: 90 % interval"}
+    without, shaded = ([text.content for text in page["text"]] for page in pages)
+    assert "shaded: 90 % interval" in shaded
+    assert "shaded: 90 % interval" not in without
+    assert [len(page["polygon"]) for page in pages] == [0, 4 + 1]
 
 
-def test_bands_say_how_sure_their_wavelengths_are(cube, wavelengths, tmp_path, drawn):
+def test_curves_are_where_the_axes_say(cube, wavelengths, tmp_path, pages):
+    points = [(4, 5), (30, 40)]
+    viz.save_spectra(tmp_path / "a.png", 2 * cube, wavelengths, points, truth=cube)
+    (page,) = pages
+    for along_x in (True, False):  # the numbers of an axis give its scale
+        names = [text for text in page["text"] if re.fullmatch(r"−?[\d.]+", text.content)]
+        names = [text for text in names if (getattr(text, "align", "left") == "right") != along_x]
+        names = [text for text in names if not getattr(text, "bold", False)]
+        numbers = [float(text.content.replace("−", "-")) for text in names]
+        assert len(numbers) > 4
+        fit = np.polyfit(numbers, [text.x if along_x else text.y for text in names], 1)
+        curves = [call.points for call in page["line"] if len(call.points) == 28]
+        assert len(curves) == 4
+        for index, curve in enumerate(curves):
+            row, column = points[index // 2]
+            spectrum = viz.points.region_spectrum(cube, row, column) * (1 + index % 2)
+            expected = np.polyval(fit, wavelengths if along_x else spectrum)
+            np.testing.assert_allclose(curve[:, 0 if along_x else 1], expected, atol=0.1)
+
+
+def test_bands_say_how_sure_their_wavelengths_are(cube, wavelengths, tmp_path, pages):
     errors, narrow = [0.2] * 28, cube[:, :, :9]
     viz.save_bands(tmp_path / "a.png", narrow, wavelengths, errors=errors)
     viz.save_uncertainty(tmp_path / "b.png", narrow, narrow, wavelengths, "one σ", errors=errors)
-    for figure in drawn:
-        names = [text for text in figure.axes[0].texts if text.get_text().endswith("± 0.2 nm")]
+    for page in pages:
+        names = [text for text in page["text"] if text.content.endswith("± 0.2 nm")]
         assert len(names) == 28
-        assert names[0].get_text() == "453.5 ± 0.2 nm"
-        first, second = (text.get_window_extent() for text in names[:2])
-        assert first.x1 < second.x0  # side by side, though the pictures are narrow
+        assert names[0].content == "453.5 ± 0.2 nm"
+        widths = [text_width(text.content, BODY) for text in names[:2]]
+        assert names[1].x - names[0].x > sum(widths) / 2  # though the pictures are narrow
 
 
-def test_a_cube_along_the_dispersion_is_drawn_as_dots_in_the_unit_of_the_bands(tmp_path, drawn):
+def test_a_cube_along_the_dispersion_is_drawn_as_dots_in_the_unit_of_the_bands(tmp_path, pages):
     nm = [450.0, 460.0, 480.0, 520.0]
     fine = np.linspace(440, 530, 31)
     light = np.array([10.0, 15.0, 30.0, 40.0])[:, None, None] * np.ones((4, 8, 8))  # 1 per nm
     along = 3.0 * np.ones((31, 8, 8)), fine.tolist()
     viz.save_spectra(tmp_path / "a.png", light, nm, [[2, 3], [5, 5]], along=along)
-    axes = drawn[0].axes[1]
-    dots = [line for line in axes.lines if line.get_marker() == "." and len(line.get_xdata())]
-    assert [line.get_color() for line in dots] == [viz.points.COLORS[0], viz.points.COLORS[1]]
-    for line in dots:
-        assert line.get_linestyle() == "None"
-        np.testing.assert_allclose(line.get_xdata(), fine)
-        np.testing.assert_allclose(line.get_ydata(), np.interp(fine, nm, light[:, 0, 0]))
-    assert "along the dispersion" in [text.get_text() for text in axes.get_legend().get_texts()]
+    (page,) = pages
+    dots = [call for call in page["disc"] if call.radius < 3]
+    curve = next(call.points for call in page["line"] if len(call.points) == 4)
+    of_x = np.polyfit(nm, curve[:, 0], 1)
+    of_y = np.polyfit(light[:, 0, 0], curve[:, 1], 1)
+    places = np.interp(fine, nm, light[:, 0, 0])
+    expected = np.stack([np.polyval(of_x, fine), np.polyval(of_y, places)], axis=1)
+    for color in viz.points.COLORS[:2]:
+        drawn = [(call.x, call.y) for call in dots if call.color == color]
+        np.testing.assert_allclose(drawn, expected, atol=1e-6)
+    assert "along the dispersion" in [text.content for text in page["text"]]
+
+
+@pytest.mark.parametrize("scale", [1e-12, 3e-6, 0.004, 1.0, 7e4, 3e9])
+def test_numbers_of_a_scale_are_few_short_and_true(scale):
+    for low, high in ((0, 1), (-1, 1), (-0.2, 3.7), (0.03, 0.031)):
+        ticks, names, label = choose_ticks(scale * low, scale * high, 8, "value")
+        assert 3 <= len(ticks) <= 9
+        assert low - 1e-9 <= ticks[0] / scale < ticks[-1] / scale <= high + 1e-9
+        power = 1.0
+        if label != "value":
+            digits = re.fullmatch(r"value \(×10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)\)", label)[1]
+            power = 10.0 ** int(digits.translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")))
+        assert max(map(len, names)) <= 7
+        numbers = [power * float(name.replace("−", "-")) for name in names]
+        np.testing.assert_allclose(numbers, ticks, atol=1e-9 * scale)
+
+
+def test_a_png_has_the_pixels(tmp_path):
+    generator = np.random.default_rng(0)
+    for shape in ((1, 1, 3), (37, 53, 3), (5, 300, 3)):
+        picture = generator.integers(0, 256, shape).astype(np.uint8)
+        picture[: shape[0] // 2] //= 64
+        save_png(tmp_path / "a.png", picture)
+        np.testing.assert_array_equal(np.rint(255 * _read(tmp_path / "a.png")), picture)
+
+
+def test_pictures_of_a_cube_need_no_matplotlib(cube, wavelengths, tmp_path):
+    np.save(tmp_path / "cube.npy", cube)
+    code = f"""
+import sys
+import numpy as np
+from cassi import viz
+cube = np.load("cube.npy")
+viz.save_rgb("rgb.png", cube, {wavelengths}, cube)
+viz.save_bands("bands.png", cube, {wavelengths}, cube)
+viz.save_spectra("spectra.png", cube, {wavelengths}, truth=cube)
+viz.save_uncertainty("uncertainty.png", cube, cube, {wavelengths}, "one σ")
+viz.save_answer("answer.png", "a", cube[0], cube[0], cube[0] < 0)
+assert "matplotlib" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
 
 
 def test_figures_are_the_same_from_every_thread(cube, wavelengths, tmp_path):

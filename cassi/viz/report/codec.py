@@ -5,6 +5,8 @@ from io import BytesIO
 
 import numpy as np
 
+from cassi.viz.checks import quantile
+
 # Step of the quantization over the scene's maximum. A finer step costs bytes without a visible
 # gain, a coarser step shows as noise.
 STEP = 0.012
@@ -43,7 +45,8 @@ def compress(
     bands, height, width = cube.shape
     # Squares of radiances of 1e20 are beyond float32. Division by a power of two rounds nothing.
     scale = 2.0 ** np.frexp(peak)[1]
-    spectra, peak = (cube.reshape(bands, -1) / scale).astype(np.float32), peak / scale
+    spectra = np.multiply(cube.reshape(bands, -1), 1 / scale, dtype=np.float32, casting="same_kind")
+    peak /= scale
     mean = _round_digits(spectra.mean(axis=1))
     spectra -= mean[:, None].astype(np.float32)
     # float64, because the small components would be rounding errors in float32.
@@ -83,7 +86,7 @@ def confine(cube: np.ndarray, truth: np.ndarray | None) -> np.ndarray:
         low, high = float(truth.min()), float(truth.max())
         span = high - low or abs(high) or 1.0
         return np.clip(cube, low - span, high + span)
-    limit = 10 * float(np.quantile(np.abs(cube), 0.999))
+    limit = 10 * quantile(np.abs(cube), 0.999)
     return np.clip(cube, -limit, limit) if limit > 0 else cube
 
 
@@ -98,9 +101,15 @@ def _encode_plane(plane: np.ndarray, step: float) -> tuple[float, float, bytes]:
     entry = min(255, max(1, int(step / finest)))
     unit = max(finest, step / entry)
     levels = np.rint((plane - low) / unit).astype(np.uint8)
-    buffer = BytesIO()
-    Image.fromarray(levels).save(buffer, "JPEG", qtables=[[entry] * 64], optimize=True)
+    buffer = _JpegBuffer()
+    Image.fromarray(levels).save(buffer, qtables=[[entry] * 64], optimize=True)
     return low, unit, buffer.getvalue()
+
+
+class _JpegBuffer(BytesIO):
+    """A file in memory whose name says the format, so Pillow imports no writers of others."""
+
+    name = "plane.jpg"
 
 
 def _round_digits(values: np.ndarray) -> np.ndarray:

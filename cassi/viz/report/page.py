@@ -4,13 +4,14 @@ import base64
 import html
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from cassi.viz.checks import Array, Wavelengths, as_cube, as_wavelengths, shrink
+from cassi.viz.checks import Array, Wavelengths, as_cube, as_wavelengths, quantile, shrink
 from cassi.viz.color import band_colors, encode, rendering_matrix
 from cassi.viz.names import name_band
 from cassi.viz.points import choose_points
@@ -158,32 +159,34 @@ def make_report(
         "notes": _describe_numbers(preset if any(page["truth"] for page in pages) else None),
     }
     fields = {
-        "title": html.escape(title),
+        "title": html.escape(title).encode(),
         "warnings": "\n".join(
             f'<p class="warning" role="note">{html.escape(line)}</p>' for line in warnings
-        ),
-        "note": html.escape(note),
+        ).encode(),
+        "note": html.escape(note).encode(),
         "settings": _inline(json.dumps(settings).encode()),
         "answers": _inline(answers or b'{"maps":[],"numbers":[]}'),
-        "scenes": "\n".join(
-            f'<script type="application/json" class="scene">{_inline(scene)}</script>'
+        "scenes": b"\n".join(
+            b'<script type="application/json" class="scene">%b</script>' % _inline(scene)
             for scene in scenes
         ),
     }
-    return _fill_page(fields).encode()
+    return _fill_page(fields)
 
 
-def _fill_page(fields: Mapping[str, str]) -> str:
+def _fill_page(fields: Mapping[str, bytes]) -> bytes:
     """Return page.html with its style and scripts, and the fields of a report."""
     folder = Path(__file__).parent
-    scripts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS]
-    style = (folder / "style.css").read_text(encoding="utf-8")
-    page = (folder / "page.html").read_text(encoding="utf-8")
-    common = {"style": style, "script": "\n".join(scripts), "plotly": _read_plotly()}
-    # The report's own texts are filled in last. A mark in them, such as <!--script-->, then stays.
-    for key, text in {**common, **fields}.items():
-        page = page.replace(f"<!--{key}-->", text)
-    return page
+    fields = {
+        **fields,
+        "style": (folder / "style.css").read_bytes(),
+        "script": b"\n".join((folder / f"{name}.js").read_bytes() for name in _SCRIPTS),
+        "plotly": _read_plotly(),
+    }
+    # Of page.html alone, every second part is the name of a field: text in the fields stays.
+    parts = re.split(rb"<!--(\w+)-->", (folder / "page.html").read_bytes())
+    parts[1::2] = [fields[name.decode()] for name in parts[1::2]]
+    return b"".join(parts)
 
 
 def _describe_numbers(preset: str | None) -> str:
@@ -226,7 +229,7 @@ def _pack_bars(
     for method, half_width in bars.items():
         values = shrink(as_cube(half_width, f"bars of {method}", shape), block)
         # Without the limit, a few very large values would take all levels of the JPEG.
-        peak = float(np.quantile(values, 0.999)) or 1.0
+        peak = quantile(values, 0.999) or 1.0
         packs.append((method, compress(np.minimum(values, peak), peak) | {"peak": peak}))
     return packs
 
@@ -243,12 +246,12 @@ def _finite_or_none(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
-def _inline(content: bytes) -> str:
+def _inline(content: bytes) -> bytes:
     """Make JSON safe inside a script element: no tag can open or end there."""
-    return content.decode().replace("<", "\\u003c")
+    return content.replace(b"<", b"\\u003c")
 
 
 @lru_cache(maxsize=1)
-def _read_plotly() -> str:
+def _read_plotly() -> bytes:
     """Return plotly.js 4.1.1 (MIT, plotly.LICENSE.txt) as base64 of gzip, 2 MB in place of 4.8."""
-    return base64.b64encode(Path(__file__).with_name("plotly.min.js.gz").read_bytes()).decode()
+    return base64.b64encode(Path(__file__).with_name("plotly.min.js.gz").read_bytes())
