@@ -215,15 +215,15 @@ def sample_grid(
 
     Args:
         row: rows of the mask, pixels.
-        column: columns of the mask, pixels, shaped like the rows.
+        column: columns of the mask, pixels; rows and columns are broadcast.
         size: height and width of the mask, pixels.
         margin: width of the margin around the mask, pixels.
     """
     height, width = (length - 1 + 2 * margin for length in size)
-    positions = torch.stack(
-        ((column + margin) * 2 / width - 1, (row + margin) * 2 / height - 1), -1
-    )
-    return positions.float() if positions.ndim == 4 else positions.float()[None]
+    positions = torch.empty(*torch.broadcast_shapes(row.shape, column.shape), 2, device=row.device)
+    for k, (pixels, length) in enumerate(((column, width), (row, height))):
+        positions[..., k] = (pixels + margin) * (2 / length) - 1
+    return positions if positions.ndim == 4 else positions[None]
 
 
 def _gaussian_blur(image: Tensor, variance: float, dim: int) -> Tensor:

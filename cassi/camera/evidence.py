@@ -248,9 +248,28 @@ class Windows:
             remaining_shares,
         )
 
+    def columns(self, spectral: Tensor, products: Products) -> Tensor:
+        """Return the columns of B of each window, without their scales, `(W, N, ·)`.
+
+        Args:
+            spectral: spectral components of the pixels of each window, `(W, N, R)`.
+            products: products that are columns of B.
+        """
+        rank = spectral.shape[2]
+        columns = spectral.new_empty(*spectral.shape[:2], rank + len(products.spectral) + 1)
+        columns[..., :rank] = spectral
+        factors = (
+            spectral.index_select(2, products.spectral),
+            self.roughness_maps[:, products.spatial],
+        )
+        torch.mul(*factors, out=columns[..., rank:-1])
+        columns[..., -1] = self.good_pixels
+        return columns
+
     def gaussian(
         self,
         spectral: Tensor,
+        columns: Tensor,
         products: Products,
         roughness: Tensor,
         noise: float | Tensor,
@@ -260,6 +279,7 @@ class Windows:
 
         Args:
             spectral: spectral components of the pixels of each window, `(W, N, R)`.
+            columns: the `columns` of these components and products.
             products: products that are columns of B.
             roughness: share r of the variance within each window, `(W,)`.
             noise: variance of the noise of each window, relative to the nominal one, `(W,)`.
@@ -272,16 +292,14 @@ class Windows:
         level = level.clamp_min(1e-9 * level.amax().clamp_min(1e-30))
         mean_power = (self.y.square().sum(1) / pixels).clamp_min(1e-9 * self.power)
         noise = noise * (TEXTURE_VARIANCE + NOISE_LEVEL**2 * self.power / mean_power)
-        share = roughness[:, None, None]
-        columns = torch.cat(
+        # The components, the products and the stray light have a scale each.
+        scales = torch.cat(
             [
-                (1 - share) ** 0.5 * spectral,
-                share**0.5
-                * spectral[..., products.spectral]
-                * self.roughness_maps[:, products.spatial],
-                STRAY_LEVEL * level.sqrt()[:, None, None] * self.good_pixels[..., None],
+                (1 - roughness[:, None]).sqrt().expand(-1, spectral.shape[2]),
+                roughness[:, None].sqrt().expand(-1, len(products.spectral)),
+                STRAY_LEVEL * level.sqrt()[:, None],
             ],
-            -1,
+            1,
         )
         residual_variance = (
             roughness[:, None] * (power * products.remaining_shares).sum(-1)
@@ -289,7 +307,7 @@ class Windows:
             + white_variance
         )
         residual_variance = torch.where(self.good_pixels, residual_variance, 1.0)
-        return Gaussian(columns, residual_variance, level, noise, self.good_pixels)
+        return Gaussian(columns, scales, residual_variance, level, noise, self.good_pixels)
 
 
 class Products(NamedTuple):
@@ -301,26 +319,29 @@ class Products(NamedTuple):
 
 
 class Gaussian(NamedTuple):
-    """The Gaussian of each window: S = B Bᵀ + D."""
+    """The Gaussian of each window: S = B Bᵀ + D, B = U diag(s)."""
 
-    columns: Tensor  # B, (W, N, ·)
+    columns: Tensor  # U, (W, N, ·)
+    scales: Tensor  # s, (W, ·)
     residual_variance: Tensor  # D, (W, N)
     level: Tensor  # (W,), mean variance
     noise: Tensor  # (W,), variance of the noise, relative to the level
     good_pixels: Tensor  # (W, N)
 
     def solve(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return the Cholesky factor of I + BᵀD⁻¹B, a² `(W, Q)`, BᵀS⁻¹y, S⁻¹y and D⁻¹B.
+        """Return the Cholesky factor of I + BᵀD⁻¹B, a² `(W, Q)`, BᵀS⁻¹y, S⁻¹y and D⁻¹U.
 
         y are the pixels of each window in Q frames, `(W, N, Q)`.
         """
         weighted_columns = self.columns / self.residual_variance[..., None]
         # By Woodbury's identity only matrices of the size of B's columns are factorized.
         inner_products = weighted_columns.mT @ self.columns
+        inner_products.mul_(self.scales[:, :, None]).mul_(self.scales[:, None])
         inner_products.diagonal(dim1=1, dim2=2).add_(1.0)
         chol = torch.linalg.cholesky_ex(inner_products).L
-        mean = torch.cholesky_solve(weighted_columns.mT @ y, chol)
-        residual = (y - self.columns @ mean) / self.residual_variance[..., None]
+        scales = self.scales[..., None]
+        mean = torch.cholesky_solve(scales * (weighted_columns.mT @ y), chol)
+        residual = (y - self.columns @ (scales * mean)) / self.residual_variance[..., None]
         amplitude = (y * residual).sum(1) / self.good_pixels.sum(1)[:, None]
         return chol, amplitude.clamp_min(1e-30), mean, residual, weighted_columns
 
@@ -331,7 +352,8 @@ class Gaussian(NamedTuple):
         )
         noise = torch.randn(*self.residual_variance.shape, count, generator=random).double()
         noise = noise * self.residual_variance.sqrt()[..., None]
-        return (self.columns @ amplitudes.double() + noise) * self.good_pixels[..., None]
+        amplitudes = self.scales[..., None] * amplitudes.double()
+        return (self.columns @ amplitudes + noise) * self.good_pixels[..., None]
 
     def nats(self, chol: Tensor, amplitude: Tensor) -> Tensor:
         """Return the log evidence −N/2·log a² − ½·log det S of each window, for the first frame."""
@@ -459,7 +481,8 @@ class Evidence(Windows):
         roughness = self.y.new_full((len(self.y),), ROUGHNESS)
         is_ordinary = factor is self.ordinary_factor
         products = self.ordinary_products if is_ordinary else self._products(factor)
-        gaussian = self.gaussian(spectral, products, roughness, 1.0, weak_variance)
+        columns = self.columns(spectral, products)
+        gaussian = self.gaussian(spectral, columns, products, roughness, 1.0, weak_variance)
         chol, amplitude, mean, *_ = gaussian.solve(self.y[..., None])
         # If no light of this camera reaches a window, the window counts neither for the camera nor
         # against it.

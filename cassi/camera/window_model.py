@@ -235,7 +235,6 @@ class WindowModel:
         column = (windows.corner[:, 1:] + windows.column_offsets).float()
         column = column - self.offsets.float()[:, None, None]  # (P, W, N)
         is_on_mask = torch.minimum(column + 1, width - column).clamp(0, 1)
-        row = row.expand_as(column)
         fields = self._fields(row, column)
         images = self._blur_mask(state.values, bool(keys))
         values, margin = state.values, EDGE_PIXELS
@@ -247,8 +246,10 @@ class WindowModel:
         shift_across, shift_along = displacement(values, fields, self.size, template=row)
         positions = sample_grid(row - shift_across, column - shift_along, self.size, margin)
         samples = images.new_zeros(len(positions), images.shape[2], *positions.shape[1:3])
-        for shot in windows.shot.unique().tolist():
-            is_of_shot = windows.shot == shot
+        shots = windows.shot.unique().tolist()
+        for shot in shots:
+            # A slice needs no copy of the positions.
+            is_of_shot = windows.shot == shot if len(shots) > 1 else slice(None)
             image = images[shot]
             image = (
                 image[self.planes] if len(image) > 1 else image.expand(len(positions), -1, -1, -1)
@@ -311,10 +312,10 @@ class WindowModel:
 
     def nats(self, state: State) -> Tensor:
         """Return the log evidence of each window, `(W,)`."""
-        return self._nats(self.codes(state)[0], state)
+        return self._nats(self._view(self.codes(state)[0], state), state)
 
-    def _nats(self, codes: Tensor, state: State) -> Tensor:
-        model, *_ = self._model(codes, state)
+    def _nats(self, view: _View, state: State) -> Tensor:
+        model = self._model(view, state)
         return model.nats(*model.solve(self.windows.y[..., None])[:2])
 
     def fit_noise(self, state: State, rounds: int = 1) -> State:
@@ -329,35 +330,33 @@ class WindowModel:
         # (docs/development/experiments/evidence.md).
         if not self.has_lines:
             return state
-        codes = self.codes(state)[0]
-        best = self._nats(codes, state)
+        view = self._view(self.codes(state)[0], state)
+        best = self._nats(view, state)
         for key, limits in rounds * (("noise", NOISE_LIMITS), ("roughness", ROUGHNESS_LIMITS)):
             for factor in (TRIAL_FACTOR, 1 / TRIAL_FACTOR):
                 values = state.noise if key == "noise" else state.roughness
                 trial = (values * factor).clamp(*limits)
-                nats = self._nats(codes, _with_window_value(state, key, trial))
+                nats = self._nats(view, _with_window_value(state, key, trial))
                 state = _with_window_value(state, key, torch.where(nats > best, trial, values))
                 best = torch.maximum(nats, best)
         return state
 
-    def _model(self, codes: Tensor, state: State) -> tuple[Gaussian, Tensor, Tensor]:
-        """Return the Gaussian of each window and the spectral components.
-
-        Returns:
-            The Gaussian; the components under the illuminant, `(P, R)`; these components on the
-            pixels of each window, `(W, N, R)`.
-        """
+    def _view(self, codes: Tensor, state: State) -> _View:
+        """Return what the windows see through these codes in the light of a state."""
         illuminant = state.light.exp()
         factor = self.factor * illuminant[:, None]
         spectral = codes.mT @ factor
+        columns = self.windows.columns(spectral, self.products)
+        return _View(factor, spectral, columns, (codes * illuminant[:, None]).square().sum(1))
+
+    def _model(self, view: _View, state: State) -> Gaussian:
+        """Return the Gaussian of each window."""
         # A share of the light is independent from band to band. It adds variance that is not
         # correlated between pixels.
-        line_power = (codes * illuminant[:, None]).square().sum(1)
-        line_variance = LINE_FRACTION * state.noise[:, None] * line_power
-        gaussian = self.windows.gaussian(
-            spectral, self.products, state.roughness, state.noise, line_variance
+        line_variance = LINE_FRACTION * state.noise[:, None] * view.line_power
+        return self.windows.gaussian(
+            view.spectral, view.columns, self.products, state.roughness, state.noise, line_variance
         )
-        return gaussian, factor, spectral
 
     def _window_gradients(
         self, model: Gaussian, state: State, spectral: Tensor, frames: Tensor
@@ -372,6 +371,7 @@ class WindowModel:
         chol, amplitude, mean, residual, weighted_columns = model.solve(frames)
         # dL/dS = (α αᵀ/a² − S⁻¹)/2 with α = S⁻¹ y. So the gradient by a column b of B is
         # α (bᵀα)/a² − S⁻¹ b. The gradient by element n of D is (α_n²/a² − (S⁻¹)_nn)/2.
+        weighted_columns = weighted_columns * model.scales[:, None]  # D⁻¹B
         residual = (residual / amplitude.sqrt()[:, None]).mT  # (W, Q, N)
         mean = mean / amplitude.sqrt()[:, None]  # (W, B, Q)
         solved_columns = torch.cholesky_solve(weighted_columns.mT, chol).mT  # S⁻¹ B
@@ -409,10 +409,11 @@ class WindowModel:
         """
         windows, rank = self.windows, self.factor.shape[1]
         codes, changes = self.codes(state, keys)
-        model, factor, spectral = self._model(codes, state)
+        view = self._view(codes, state)
+        model, factor = self._model(view, state), view.factor
         draws = math.ceil(_MIN_DRAWS / len(model.residual_variance))
         frames = torch.cat([windows.y[..., None], model.draw(draws, self.random)], -1)
-        nats, by_variance, by_spectral = self._window_gradients(model, state, spectral, frames)
+        nats, by_variance, by_spectral = self._window_gradients(model, state, view.spectral, frames)
         # The gradient by a code is Σ_k by_spectral·factor plus a term of the lines. For all codes
         # it would be a tensor (W, Q, P, N). So only its products with the changes are computed.
         line_codes = codes * state.light.exp().square()[:, None]
@@ -463,6 +464,15 @@ class WindowModel:
         )
         gradient = -precision @ torch.cat([from_mean, state.light])
         return total, gradient, precision
+
+
+class _View(NamedTuple):
+    """The part of a model that is independent of noise and roughness."""
+
+    factor: Tensor  # spectral components under the illuminant, (P, R)
+    spectral: Tensor  # these components on the pixels of each window, (W, N, R)
+    columns: Tensor  # columns of B without their scales, (W, N, ·)
+    line_power: Tensor  # power of the light that is independent from band to band, (W, N)
 
 
 def _with_window_value(state: State, key: str, values: Tensor) -> State:

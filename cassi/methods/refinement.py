@@ -62,7 +62,10 @@ class _MirroringRun:
 
 
 def _mirror(x: Tensor, is_mirrored: Tensor) -> Tensor:
-    """Mirror rows and columns if the two booleans are true; the host does not read them."""
+    """Mirror rows and columns if the two booleans are true; the host reads them on a CPU only."""
+    if x.is_cpu:
+        axes = [axis for axis, flag in zip((-2, -1), is_mirrored.tolist(), strict=True) if flag]
+        return x.flip(axes) if axes else x
     # An index of mirrored positions would take twice the time.
     for axis, is_axis_mirrored in zip((-2, -1), is_mirrored, strict=True):
         x = torch.where(is_axis_mirrored, x.flip(axis), x)

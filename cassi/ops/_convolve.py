@@ -151,7 +151,9 @@ def convolve_by_torch(
     """Convolve with torch's convolution, in the dtype of the image."""
     y = F.conv2d(image, weight, bias, padding=1)
     if residual is not None:
-        y = y + residual
+        # In place, the sum takes no further image. Gradients and maps need unchanged operands.
+        is_plain = not torch.is_grad_enabled() and not is_transformed()
+        y = y.add_(residual) if is_plain and y.dtype == residual.dtype else y + residual
     return F.relu(y, inplace=True) if rectify else y
 
 
