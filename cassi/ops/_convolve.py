@@ -125,9 +125,9 @@ class _ConvolveFunction(torch.autograd.Function):
             )
         else:
             # The gradient of the image is a convolution with the flipped kernel.
-            flipped = weight.flip(2, 3).transpose(0, 1)
+            kernel = weight.flip(2, 3).transpose(0, 1)
             results = (
-                _convolve(g, flipped, None, None, False) if needs[0] else None,
+                _convolve(g, kernel, None, None, False) if needs[0] else None,
                 _weight_gradient(g, image) if needs[1] else None,
                 g.sum((0, 2, 3)) if has_bias and needs[2] else None,
             )

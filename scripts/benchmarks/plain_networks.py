@@ -5,6 +5,7 @@ shifted one after another. All layers are those of `torch.nn`.
 """
 
 from collections import OrderedDict
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -70,11 +71,11 @@ class PlainUNet(nn.Module):
         """Denoise `(B, C, H, W)`."""
         height, width = x.shape[2:]
         x = mirror(x, 8)
-        fine = self.dconv_down1(x)
-        middle = self.dconv_down2(self.maxpool(fine))
+        skip = self.dconv_down1(x)
+        middle = self.dconv_down2(self.maxpool(skip))
         z = self.upsample2(self.dconv_down3(self.maxpool(middle)))
         z = self.upsample1(self.dconv_up2(torch.cat([z, middle], 1)))
-        z = self.conv_last(self.dconv_up1(torch.cat([z, fine], 1)))
+        z = self.conv_last(self.dconv_up1(torch.cat([z, skip], 1)))
         return (torch.tanh(z) + x)[:, :, :height, :width]
 
 
@@ -100,8 +101,8 @@ def _windows(x: Tensor) -> Tensor:  # (B, H, W, c) → (B, windows, pixels, c)
     return x.reshape(b, -1, WINDOW * WINDOW, c)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, table: Tensor, heads: int) -> Tensor:
-    q, k, v = (t.unflatten(-1, (heads, -1)).transpose(2, 3) for t in (q, k, v))
+def _attend(qkv: list[Tensor], table: Tensor, heads: int) -> Tensor:
+    q, k, v = (t.unflatten(-1, (heads, -1)).transpose(2, 3) for t in qkv)
     scores = torch.einsum("bnhid,bnhjd->bnhij", q * q.shape[-1] ** -0.5, k) + table
     result = torch.einsum("bnhij,bnhjd->bnhid", scores.softmax(-1), v)
     return result.transpose(2, 3).flatten(3)
@@ -127,13 +128,14 @@ class PlainAttention(nn.Module):
         b, h, w, c = x.shape
         parts = [_windows(t) for t in (self.to_q(x), *self.to_kv(x).chunk(2, -1))]
         if self.heads == 1:
-            result = _attend(*parts, self.pos_emb, 1)
+            result = _attend(parts, self.pos_emb, 1)
         else:
-            local = [t[..., : c // 2] for t in parts]
-            far = [t[..., c // 2 :].transpose(1, 2) for t in parts]
-            within = _attend(*local, self.pos_emb1, self.heads // 2)
-            across = _attend(*far, self.pos_emb2, self.heads // 2).transpose(1, 2)
-            result = torch.cat([within, across], -1)
+            pixels = [t[..., : c // 2] for t in parts]
+            windows = [t[..., c // 2 :].transpose(1, 2) for t in parts]
+            half = self.heads // 2
+            pixel_result = _attend(pixels, self.pos_emb1, half)
+            window_result = _attend(windows, self.pos_emb2, half).transpose(1, 2)
+            result = torch.cat([pixel_result, window_result], -1)
         rows = self.to_out(result).reshape(b, h // WINDOW, w // WINDOW, WINDOW, WINDOW, c)
         return rows.transpose(2, 3).reshape(b, h, w, c)
 
@@ -159,15 +161,15 @@ class PlainBlock(nn.Module):
 
     def __init__(self, scale: int, size: tuple[int, int]) -> None:
         super().__init__()
-        dim, small = BANDS * scale, (size[0] // scale, size[1] // scale)
-        parts = PlainAttention(dim, scale, small), PlainFeedForward(dim)
+        dim, block_size = BANDS * scale, (size[0] // scale, size[1] // scale)
+        parts = PlainAttention(dim, scale, block_size), PlainFeedForward(dim)
         layers = [nn.ModuleDict({"norm": nn.LayerNorm(dim), "fn": part}) for part in parts]
         self.blocks = nn.ModuleList([nn.ModuleList(layers)])
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply both."""
         x = x.permute(0, 2, 3, 1)
-        for layer in self.blocks[0]:
+        for layer in cast(Any, self.blocks[0]):
             x = layer["fn"](layer["norm"](x)) + x
         return x.permute(0, 3, 1, 2)
 
@@ -193,11 +195,11 @@ class PlainTransformer(nn.Module):
         height, width = x.shape[2:]
         x = mirror(x, 16)
         z, skips = self.embedding(x), []
-        for block, halve in self.encoder_layers:
+        for block, halve in cast(Any, self.encoder_layers):
             skips.append(block(z))
             z = halve(skips[-1])
         z = self.bottleneck(z)
-        for double, fuse, block in self.decoder_layers:
+        for double, fuse, block in cast(Any, self.decoder_layers):
             z = block(fuse(torch.cat([double(z), skips.pop()], 1)))
         return (self.mapping(z) + x[:, :BANDS])[:, :, :height, :width]
 

@@ -67,12 +67,12 @@ def measure(name: str, size: int, batch: int, rounds: int) -> dict[str, float]:
     torch.manual_seed(0)
     masks, x = MaskCrops(torch.rand(256, 256)), torch.rand(batch, BANDS, size, size)
     detector = size, size + STEP * (BANDS - 1)
-    plain: nn.Module
+    plain_net: nn.Module
     if name == "gap_net":
-        ours, plain = create_model(name, bands=BANDS), PlainGAPNet()
+        ours, plain_net = create_model(name, bands=BANDS), PlainGAPNet()
     else:
-        ours, plain = create_model(name, bands=BANDS, size=detector), PlainDAUHST(detector)
-    plain.load_state_dict(ours.state_dict())
+        ours, plain_net = create_model(name, bands=BANDS, size=detector), PlainDAUHST(detector)
+    plain_net.load_state_dict(ours.state_dict())
     simulate, loss = Simulator(masks, step=STEP), RMSE(batch=True)
 
     def our_loss(generator: torch.Generator) -> Tensor:
@@ -85,9 +85,9 @@ def measure(name: str, size: int, batch: int, rounds: int) -> dict[str, float]:
         phi = shear(mask)
         phi_s = torch.sum(phi**2, 1)
         phi_s[phi_s == 0] = 1
-        return torch.sqrt(F.mse_loss(plain(torch.sum(shear(mask * x), 1), phi, phi_s), x))
+        return torch.sqrt(F.mse_loss(plain_net(torch.sum(shear(mask * x), 1), phi, phi_s), x))
 
-    steps = make_step(plain, plain_loss), make_step(ours, our_loss)
+    steps = make_step(plain_net, plain_loss), make_step(ours, our_loss)
     times = []
     for number in range(rounds + 1):
         (plain_time, expected), (our_time, value) = (step(number) for step in steps)
