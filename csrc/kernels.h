@@ -226,6 +226,18 @@ struct Convolve3x3 {
   bool rectify;
 };
 
+constexpr int64_t kStrip = 16;  // image rows that one sum of `Convolve3x3Backward` is over
+
+// The gradient of the weight, a sum for each strip of an image. The strips are the works, so every
+// number of threads gives the same bits.
+struct Convolve3x3Backward {
+  int64_t batch, inputs, outputs, height, width;
+  Dtype sums;
+  View gradient;  // (B, O, H, W), of the result
+  View image;     // (B, C, H, W)
+  void* out;      // (B, strips, 3, 3, C, O), contiguous, in the dtype of the sums
+};
+
 // Launchers. `stream` is the CUDA stream, unused on the CPU.
 void launch(const Forward&, void* stream);
 void launch(const Adjoint&, void* stream);
@@ -248,5 +260,6 @@ void launch(const ShrinkGroups&, void* stream);
 void launch(const AddGroups&, void* stream);
 void launch(const OrthogonalIteration&, void* stream);
 void launch(const Convolve3x3&, void* stream);
+void launch(const Convolve3x3Backward&, void* stream);
 
 }  // namespace cassi

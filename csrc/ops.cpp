@@ -894,15 +894,18 @@ std::tuple<Tensor, Tensor> orthogonal_iteration(const Tensor& moments, const Ten
 }
 
 #if !defined(USE_CUDA) && !defined(CASSI_EMULATED)
+void check_channels(int64_t inputs, int64_t outputs) {
+  const double matrix = (static_cast<double>(inputs) + 64) * (static_cast<double>(outputs) + 64);
+  STD_TORCH_CHECK(matrix < kMostElements / 1e6, outputs, " x ", inputs, " channels are too many");
+}
+
 Tensor convolve3x3(const Tensor& image, const Tensor& weight, const Tensor& bias,
                    std::optional<Tensor> residual, bool rectify) {
   check_rank(image, "image", 4);
   check_rank(weight, "weight", 4);
   const int64_t batch = image.size(0), inputs = image.size(1), outputs = weight.size(0);
   const int64_t height = image.size(2), width = image.size(3);
-  const double matrix = (static_cast<double>(inputs) + 64) * (static_cast<double>(outputs) + 64);
-  STD_TORCH_CHECK(matrix < kMostElements / 1e6, "weight: ", outputs, " x ", inputs,
-                  " channels are too many");
+  check_channels(inputs, outputs);
   const std::initializer_list<int64_t> sizes = {batch, outputs, height, width};
   Convolve3x3 args = {batch,
                       inputs,
@@ -920,6 +923,23 @@ Tensor convolve3x3(const Tensor& image, const Tensor& weight, const Tensor& bias
   Tensor out = empty(image, sizes, image.scalar_type(), true);
   args.out = view(out, "out", sizes);
   start(args, out);
+  return out;
+}
+
+Tensor convolve3x3_backward(const Tensor& grad, const Tensor& image) {
+  check_rank(grad, "grad", 4);
+  check_rank(image, "image", 4);
+  const int64_t batch = image.size(0), inputs = image.size(1), outputs = grad.size(1);
+  const int64_t height = image.size(2), width = image.size(3);
+  check_channels(inputs, outputs);
+  const Dtype sums = sums_of({&grad, &image});
+  const int64_t strips = (height + kStrip - 1) / kStrip;
+  Tensor out = empty(image, {batch, strips, 3, 3, inputs, outputs}, scalar_type(sums));
+  start(Convolve3x3Backward{batch, inputs, outputs, height, width, sums,
+                            read(grad, image, "grad", {batch, outputs, height, width}),
+                            read(image, image, "image", {batch, inputs, height, width}),
+                            out.mutable_data_ptr()},
+        out);
   return out;
 }
 #endif
@@ -955,6 +975,7 @@ STABLE_TORCH_LIBRARY_IMPL(cassi, CASSI_DEVICE, library) {
   library.impl("orthogonal_iteration", TORCH_BOX(&orthogonal_iteration));
 #if !defined(USE_CUDA) && !defined(CASSI_EMULATED)
   library.impl("convolve3x3", TORCH_BOX(&convolve3x3));
+  library.impl("convolve3x3_backward", TORCH_BOX(&convolve3x3_backward));
 #endif
 }
 

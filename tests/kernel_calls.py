@@ -63,6 +63,7 @@ def kernel_calls(shots=1, samples=1, bands=1, dtype=torch.float64, seed=0):
         "convolve1d": (rows, kernel),
         "correlate1d": (rows, kernel),
         "convolve3x3": (x, *convolution, x if samples > 1 else None, many),
+        "convolve3x3_backward": (x * 0.5, x),
         "trilinear": (cells, points),
         "trilinear_backward": (draw(2, 4, dtype=dtype).mT, cells, points),
         "selective_scan": sequences,

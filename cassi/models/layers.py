@@ -216,6 +216,19 @@ class Conv(nn.Conv2d):
         return result.permute(0, 2, 3, 1)
 
 
+class Conv3x3(Conv):
+    """A 3×3 convolution of images `(B, H, W, c)` by `cassi.ops.convolve3x3`.
+
+    Its rounding differs from that of `Conv`.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, 3)
+
+    def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return convolve3x3(x, weight, bias)
+
+
 class PointwiseConv(Conv):
     """A 1×1 convolution of images `(B, H, W, c)`, computed as a matrix product.
 
@@ -240,9 +253,8 @@ def depthwise_conv(dim: int, size: int = 3, bias: bool = False) -> Conv:
     return Conv(dim, dim, size, groups=dim, bias=bias)
 
 
-# Functions that make a layer from its numbers of input and output channels. First: a 3×3
-# convolution. Second: a 4×4 convolution that halves H and W.
-CONV_3X3, HALVING_CONV = partial(Conv, size=3), partial(Conv, size=4, stride=2)
+# Makes a 4×4 convolution that halves H and W, from its numbers of input and output channels.
+HALVING_CONV = partial(Conv, size=4, stride=2)
 
 
 class TransposedConv(nn.ConvTranspose2d):
@@ -473,7 +485,7 @@ class UNet(nn.Module):
         levels: int,
         block: Callable[[int], nn.Module],
         inputs: int | None = None,
-        edge: Callable[[int, int], nn.Module] = CONV_3X3,
+        edge: Callable[[int, int], nn.Module] = Conv3x3,
         fuse: Callable[[int, int], nn.Module] = PointwiseConv,
         n_downsamplings: int = 1,
     ) -> None:

@@ -15,6 +15,8 @@ from cassi.ops._recording import Context, Dims, VmapInfo, has_tangents, is_track
 # With more channels the transformed weights do not fit a core's cache, and torch's convolution is
 # faster.
 MAX_CHANNELS = 128
+# Image rows of a strip. The gradient of the weight is summed over each strip alone.
+STRIP = 16
 # Fewest pixels of all images together. With fewer, transforming the weights takes longer than the
 # convolution.
 MIN_PIXELS = 1024
@@ -33,9 +35,9 @@ def convolve3x3(
 
     The CPU kernel uses Winograd's algorithm F(4×4, 3×3), which needs a quarter of the products. Its
     rounding error in float32 is about 1e-5 of the largest value. A value that is not finite spreads
-    over the 4×4 pixels of a tile. The kernel also computes the gradient of the image. Torch's
-    convolution runs instead under autocast, on other devices, and for sizes for which it is faster.
-    Results have the same bits for every number of threads.
+    over the 4×4 pixels of a tile. The gradients of image and weight have kernels of the same kind.
+    Torch's convolution runs instead under autocast, on other devices, and for sizes for which it is
+    faster. Results have the same bits for every number of threads.
 
     Args:
         image: x `(B, C, H, W)`; read in place if C is innermost in memory.
@@ -105,26 +107,36 @@ class _ConvolveFunction(torch.autograd.Function):
         g = gradients[0]
         g = g if y is None else torch.ops.aten.threshold_backward(g, y, 0)
         needs = ctx.needs_input_grad
-        # The gradient of the image is a convolution with the flipped kernel. The compiled kernel
-        # computes it, unless a second derivative is recorded.
-        runs_kernel = needs[0] and not torch.is_grad_enabled()
-        output_mask = [needs[0] and not runs_kernel, needs[1], has_bias and needs[2]]
-        image_gradient, weight_gradient, bias_gradient = torch.ops.aten.convolution_backward(
-            g,
-            image,
-            weight,
-            [len(weight)] if has_bias else None,
-            [1, 1],  # stride
-            [1, 1],  # padding
-            [1, 1],  # dilation
-            False,  # transposed
-            [0, 0],  # output padding
-            1,  # groups
-            output_mask,
-        )
-        if runs_kernel:
-            image_gradient = _convolve(g, weight.flip(2, 3).transpose(0, 1), None, None, False)
-        return image_gradient, weight_gradient, bias_gradient, g if needs[3] else None, None
+        if torch.is_grad_enabled():
+            # A second derivative is recorded, which the compiled kernels lack.
+            output_mask = [*needs[:2], has_bias and needs[2]]
+            results = torch.ops.aten.convolution_backward(
+                g,
+                image,
+                weight,
+                [len(weight)] if has_bias else None,
+                [1, 1],  # stride
+                [1, 1],  # padding
+                [1, 1],  # dilation
+                False,  # transposed
+                [0, 0],  # output padding
+                1,  # groups
+                output_mask,
+            )
+        else:
+            # The gradient of the image is a convolution with the flipped kernel.
+            kernel = weight.flip(2, 3).transpose(0, 1)
+            results = (
+                _convolve(g, kernel, None, None, False) if needs[0] else None,
+                _weight_gradient(g, image) if needs[1] else None,
+                g.sum((0, 2, 3)) if has_bias and needs[2] else None,
+            )
+        return *results, g if needs[3] else None, None
+
+
+def _weight_gradient(gradient: Tensor, image: Tensor) -> Tensor:  # (O, C, 3, 3)
+    strips = call(operators.convolve3x3_backward, gradient, image)
+    return strips.sum((0, 1)).permute(3, 2, 0, 1)
 
 
 def _is_faster(image: Tensor, weight: Tensor, *others: Tensor | None) -> bool:
@@ -184,6 +196,31 @@ def _map_by_loop(info: VmapInfo, in_dims: Dims, *args: Any) -> tuple[Tensor, int
     return torch.stack(results), 0
 
 
+def _backward_reference(grad: Tensor, image: Tensor) -> Tensor:
+    """Return the gradient of the weight, summed over each strip: `(B, strips, 3, 3, C, O)`."""
+    dtype = torch.float64 if torch.float64 in (grad.dtype, image.dtype) else torch.float32
+    batch, channels, height, width = image.shape
+    below = -height % STRIP
+    patches = F.unfold(F.pad(image.to(dtype), (0, 0, 0, below)), 3, padding=1)
+    patches = patches.view(batch, channels, 3, 3, -1, STRIP * width)
+    slopes = F.pad(grad.to(dtype), (0, 0, 0, below)).reshape(
+        batch, grad.shape[1], -1, STRIP * width
+    )
+    return torch.einsum("bcijsp,bosp->bsijco", patches, slopes)
+
+
+def _fake_backward(grad: Tensor, image: Tensor) -> Tensor:
+    batch, channels, height, _ = image.shape
+    dtype = torch.float64 if torch.float64 in (grad.dtype, image.dtype) else torch.float32
+    strips = (height + STRIP - 1) // STRIP
+    return image.new_empty((batch, strips, 3, 3, channels, grad.shape[1]), dtype=dtype)
+
+
+define(
+    "convolve3x3_backward(Tensor grad, Tensor image) -> Tensor",
+    _backward_reference,
+    _fake_backward,
+)
 define(
     "convolve3x3(Tensor image, Tensor weight, Tensor bias, Tensor? residual, bool rectify)"
     " -> Tensor",
@@ -191,6 +228,13 @@ define(
     _fake,
     vmap=_map_by_loop,
 )
+
+
+@register_flop_formula(operators.convolve3x3_backward)
+def _count_backward_flops(
+    grad: Sequence[int], image: Sequence[int], *_: object, out_shape: object = None, **__: object
+) -> int:
+    return 2 * image[0] * image[2] * image[3] * 9 * grad[1] * image[1]
 
 
 @register_flop_formula(operators.convolve3x3)

@@ -4,7 +4,9 @@
 //   d (6×6) → Bᵀ d B,   g (3×3) → G g Gᵀ,   y (4×4) = Aᵀ [Σ_c (G g Gᵀ) ⊙ (Bᵀ d B)] A
 //
 // A work is a few such tiles. For each of the 36 places their channels are a matrix, multiplied by
-// that of the weights.
+// that of the weights. The gradient of the weight is the transpose of this:
+//
+//   dg = Gᵀ [Σ_tiles (A dy Aᵀ) ⊙ (Bᵀ d B)] G
 //
 // Source: Lavin, Gray, "Fast algorithms for convolutional neural networks", CVPR 2016.
 #include "rows.h"
@@ -111,6 +113,67 @@ struct Pixels {
 };
 
 template <class T>
+bool in_place(const View& v, int64_t channels) {
+  constexpr Dtype own = sizeof(T) == 8 ? Dtype::f64 : Dtype::f32;
+  return v.dtype == own && v.stride[1] == 1 && channels % Vec<T>::lanes == 0;
+}
+
+char* address(const View& v, int64_t n, int64_t h, int64_t w) {
+  return static_cast<char*>(v.data) +
+         (n * v.stride[0] + h * v.stride[2] + w * v.stride[3]) * size_of(v.dtype);
+}
+
+template <class T>
+Pixels<T> pixels(const View& v, int64_t n, int64_t h, int64_t w) {
+  return {reinterpret_cast<T*>(address(v, n, h, w)), v.stride[2], v.stride[3]};
+}
+
+// The part of a view that begins at a pixel as rows of channels, and back.
+Part row_of(const View& v, int64_t n, int64_t h, int64_t w) {
+  return {address(v, n, h, w), v.dtype, 0, v.stride[3], v.stride[1]};
+}
+
+// Images of `channels` channels, and memory for a part of them.
+template <class T>
+struct Source {
+  const View& view;
+  int64_t channels, height, width;
+  T* space;
+
+  // side × side pixels from (h, w) on; those outside the image are zero.
+  Pixels<T> open(int64_t n, int64_t h, int64_t w, int64_t side) const {
+    const bool inside = h >= 0 && w >= 0 && h + side <= height && w + side <= width;
+    if (inside && in_place<T>(view, channels)) return pixels<T>(view, n, h, w);
+    const int64_t count = padded<T>(channels);
+    const Pixels<T> own = {space, side * count, count};
+    for (int64_t i = 0; i < side * side * count; ++i) space[i] = T(0);
+    const int64_t left = w > 0 ? w : 0, right = w + side < width ? w + side : width;
+    for (int64_t r = 0; r < side; ++r) {
+      if (h + r < 0 || h + r >= height) continue;
+      read_block(Block<T>{own.at(r, left - w), 0, count}, row_of(view, n, h + r, left), 1,
+                 right - left, channels);
+    }
+    return own;
+  }
+};
+
+// Bᵀ d B of a tile: place k of channel c goes to to[k * step + c].
+template <class T>
+void open_patch(const Source<T>& image, int64_t n, int64_t h, int64_t w, T* to, int64_t step) {
+  const Pixels<T> from = image.open(n, h - 1, w - 1, kPatch);
+  for (int64_t c = 0; c < padded<T>(image.channels); c += Vec<T>::lanes) {
+    V<T> d[kPlaces], half[kPlaces];
+    for (int i = 0; i < kPatch; ++i)
+      for (int j = 0; j < kPatch; ++j) d[i * kPatch + j] = load(from.at(i, j) + c);
+    for (int j = 0; j < kPatch; ++j) transform_patch<T>(d + j, kPatch, half + j);
+    for (int i = 0; i < kPatch; ++i) {
+      transform_patch<T>(half + i * kPatch, 1, d + i * kPatch);
+      for (int j = 0; j < kPatch; ++j) store(to + (i * kPatch + j) * step + c, d[i * kPatch + j]);
+    }
+  }
+}
+
+template <class T>
 struct Winograd {
   static constexpr int64_t L = Vec<T>::lanes;
   const Convolve3x3& a;
@@ -160,52 +223,9 @@ struct Winograd {
     }
   }
 
-  bool in_place(const View& v, int64_t channels) const {
-    constexpr Dtype own = sizeof(T) == 8 ? Dtype::f64 : Dtype::f32;
-    return v.dtype == own && v.stride[1] == 1 && channels % L == 0;
-  }
-
-  static char* address(const View& v, int64_t n, int64_t h, int64_t w) {
-    return static_cast<char*>(v.data) +
-           (n * v.stride[0] + h * v.stride[2] + w * v.stride[3]) * size_of(v.dtype);
-  }
-
-  static Pixels<T> pixels(const View& v, int64_t n, int64_t h, int64_t w) {
-    return {reinterpret_cast<T*>(address(v, n, h, w)), v.stride[2], v.stride[3]};
-  }
-
-  // The part of a view that begins at a pixel as rows of channels, and back.
-  static Part row_of(const View& v, int64_t n, int64_t h, int64_t w) {
-    return {address(v, n, h, w), v.dtype, 0, v.stride[3], v.stride[1]};
-  }
-
   void open(int64_t n, int64_t h, int64_t w, int64_t tile) const {
-    Pixels<T> from = {patch, kPatch * inputs, inputs};
-    const bool inside = h > 0 && w > 0 && h + kPatch - 1 <= a.height && w + kPatch - 1 <= a.width;
-    if (inside && in_place(a.image, a.inputs)) {
-      from = pixels(a.image, n, h - 1, w - 1);
-    } else {
-      for (int64_t i = 0; i < kPlaces * inputs; ++i) patch[i] = T(0);
-      const int64_t left = w > 0 ? w - 1 : 0, right = w + 5 < a.width ? w + 5 : a.width;
-      for (int64_t r = 0; r < kPatch; ++r) {
-        const int64_t row = h - 1 + r;
-        if (row < 0 || row >= a.height) continue;
-        T* const to = from.at(r, left - (w - 1));
-        read_block(Block<T>{to, 0, inputs}, row_of(a.image, n, row, left), 1, right - left,
-                   a.inputs);
-      }
-    }
-    for (int64_t c = 0; c < inputs; c += L) {
-      V<T> d[kPlaces], half[kPlaces];
-      for (int i = 0; i < kPatch; ++i)
-        for (int j = 0; j < kPatch; ++j) d[i * kPatch + j] = load(from.at(i, j) + c);
-      for (int j = 0; j < kPatch; ++j) transform_patch<T>(d + j, kPatch, half + j);
-      for (int i = 0; i < kPatch; ++i) {
-        transform_patch<T>(half + i * kPatch, 1, d + i * kPatch);
-        for (int j = 0; j < kPatch; ++j)
-          store(patches + ((i * kPatch + j) * count + tile) * inputs + c, d[i * kPatch + j]);
-      }
-    }
+    const Source<T> image = {a.image, a.inputs, a.height, a.width, patch};
+    open_patch(image, n, h, w, patches + tile * inputs, count * inputs);
   }
 
   void sum(int64_t tiles) const {
@@ -225,15 +245,15 @@ struct Winograd {
     const bool whole = rows == kSide && columns == kSide, adds = a.residual.data != nullptr;
     const Pixels<T> own = {before, kSide * outputs, outputs};
     Pixels<T> residual = own, to = {after, kSide * outputs, outputs};
-    if (adds && whole && in_place(a.residual, a.outputs)) {
-      residual = pixels(a.residual, n, h, w);
+    if (adds && whole && in_place<T>(a.residual, a.outputs)) {
+      residual = pixels<T>(a.residual, n, h, w);
     } else if (adds) {
       for (int64_t r = 0; r < rows; ++r)
         read_block(Block<T>{own.at(r, 0), 0, outputs}, row_of(a.residual, n, h + r, w), 1, columns,
                    a.outputs);
     }
-    const bool direct = whole && in_place(a.out, a.outputs);
-    if (direct) to = pixels(a.out, n, h, w);
+    const bool direct = whole && in_place<T>(a.out, a.outputs);
+    if (direct) to = pixels<T>(a.out, n, h, w);
     for (int64_t o = 0; o < outputs; o += L) {
       V<T> m[kPlaces], half[kSide * kPatch];
       for (int64_t k = 0; k < kPlaces; ++k) m[k] = load(sums + (k * count + tile) * outputs + o);
@@ -257,6 +277,135 @@ struct Winograd {
                   a.outputs);
   }
 };
+
+// A dy, one column.
+template <class T>
+static inline void transform_slopes(const V<T>* y, int64_t step, V<T>* to, int64_t to_step) {
+  const V<T> one = y[step], two = y[2 * step], three = y[3 * step];
+  const V<T> even = y[0] + two, odd = one + three;
+  const V<T> far = y[0] + T(4) * two, slope = T(2) * one + T(8) * three;
+  to[0] = y[0];
+  to[to_step] = even + odd;
+  to[2 * to_step] = even - odd;
+  to[3 * to_step] = far + slope;
+  to[4 * to_step] = far - slope;
+  to[5 * to_step] = three;
+}
+
+// Gᵀ u, one column.
+template <class T>
+static inline void transform_total(const V<T>* u, int64_t step, V<T>* to, int64_t to_step) {
+  const V<T> near = u[step] + u[2 * step], tilt = u[2 * step] - u[step];
+  const V<T> far = u[3 * step] + u[4 * step], slope = u[3 * step] - u[4 * step];
+  to[0] = u[0] * T(0.25) - near * T(1.0 / 6) + far * T(1.0 / 24);
+  to[to_step] = tilt * T(1.0 / 6) + slope * T(1.0 / 12);
+  to[2 * to_step] = (far - near) * T(1.0 / 6) + u[5 * step];
+}
+
+// Adds a product (R × tiles)·(tiles × U vectors); `rows` has a tile after another, too.
+template <class T, int R, int U>
+static inline void add_product(const T* rows, int64_t inputs, const T* columns, int64_t outputs,
+                               int64_t tiles, T* to) {
+  constexpr int64_t L = Vec<T>::lanes;
+  V<T> sums[R][U];
+  for (int r = 0; r < R; ++r)
+    for (int u = 0; u < U; ++u) sums[r][u] = load(to + r * outputs + u * L);
+  for (int64_t t = 0; t < tiles; ++t) {
+    V<T> y[U];
+    for (int u = 0; u < U; ++u) y[u] = load(columns + t * outputs + u * L);
+    for (int r = 0; r < R; ++r)
+      for (int u = 0; u < U; ++u) sums[r][u] += rows[t * inputs + r] * y[u];
+  }
+  for (int r = 0; r < R; ++r)
+    for (int u = 0; u < U; ++u) store(to + r * outputs + u * L, sums[r][u]);
+}
+
+template <class T>
+struct WinogradBackward {
+  static constexpr int64_t L = Vec<T>::lanes, kCount = 48;  // tiles at a time
+  static constexpr int R = L < 4 ? 2 : L < 16 ? 4 : 8;      // channels whose sums are in registers
+  const Convolve3x3Backward& a;
+  int64_t inputs, outputs;  // padded to vectors
+  T *patches, *slopes, *total, *space;
+
+  static int64_t size(const Convolve3x3Backward& a) {
+    const int64_t in = padded<T>(a.inputs), out = padded<T>(a.outputs);
+    return kPlaces * (kCount * (in + out) + in * out + (in > out ? in : out)) * sizeof(T);
+  }
+
+  WinogradBackward(const Convolve3x3Backward& a, char* memory)
+      : a(a), inputs(padded<T>(a.inputs)), outputs(padded<T>(a.outputs)) {
+    Arena arena = {memory};
+    const auto take = [&](int64_t n) { return arena.block<T>(kPlaces, 1, n).base; };
+    patches = take(kCount * inputs);
+    slopes = take(kCount * outputs);
+    total = take(inputs * outputs);
+    space = take(inputs > outputs ? inputs : outputs);
+  }
+
+  void open(int64_t n, int64_t h, int64_t w, int64_t tile) const {
+    open_patch(Source<T>{a.image, a.inputs, a.height, a.width, space}, n, h, w,
+               patches + tile * inputs, kCount * inputs);
+    const Source<T> gradient = {a.gradient, a.outputs, a.height, a.width, space};
+    const Pixels<T> from = gradient.open(n, h, w, kSide);
+    for (int64_t o = 0; o < outputs; o += L) {
+      V<T> y[kSide * kSide], half[kPatch * kSide], all[kPlaces];
+      for (int i = 0; i < kSide; ++i)
+        for (int j = 0; j < kSide; ++j) y[i * kSide + j] = load(from.at(i, j) + o);
+      for (int j = 0; j < kSide; ++j) transform_slopes<T>(y + j, kSide, half + j, kSide);
+      for (int i = 0; i < kPatch; ++i)
+        transform_slopes<T>(half + i * kSide, 1, all + i * kPatch, 1);
+      for (int k = 0; k < kPlaces; ++k) store(slopes + (k * kCount + tile) * outputs + o, all[k]);
+    }
+  }
+
+  void add(int64_t tiles) const {
+    for (int64_t k = 0; k < kPlaces; ++k)
+      for (int64_t c = 0; c < inputs; c += R) {
+        const T *const rows = patches + k * kCount * inputs + c, *const y =
+                                                                     slopes + k * kCount * outputs;
+        T* const to = total + (k * inputs + c) * outputs;
+        int64_t o = 0;
+        for (; o + 2 * L <= outputs; o += 2 * L)
+          add_product<T, R, 2>(rows, inputs, y + o, outputs, tiles, to + o);
+        if (o < outputs) add_product<T, R, 1>(rows, inputs, y + o, outputs, tiles, to + o);
+      }
+  }
+
+  void close(T* out) const {
+    for (int64_t c = 0; c < a.inputs; ++c)
+      for (int64_t o = 0; o < a.outputs; o += L) {
+        V<T> u[kPlaces], half[3 * kPatch], g[9];
+        for (int64_t k = 0; k < kPlaces; ++k) u[k] = load(total + (k * inputs + c) * outputs + o);
+        for (int j = 0; j < kPatch; ++j) transform_total<T>(u + j, kPatch, half + j, kPatch);
+        for (int i = 0; i < 3; ++i) transform_total<T>(half + i * kPatch, 1, g + 3 * i, 1);
+        const int64_t count = a.outputs - o < L ? a.outputs - o : L;
+        for (int64_t k = 0; k < 9; ++k)
+          store_part(out + (k * a.inputs + c) * a.outputs + o, g[k], count);
+      }
+  }
+};
+
+template <class T>
+void run_as(const Convolve3x3Backward& a, int64_t begin, int64_t end) {
+  const WinogradBackward<T> all(a, scratch(WinogradBackward<T>::size(a)));
+  const int64_t strips = up(a.height, kStrip);
+  for (int64_t work = begin; work < end; ++work) {
+    for (int64_t i = 0; i < kPlaces * all.inputs * all.outputs; ++i) all.total[i] = T(0);
+    const int64_t n = work / strips, first = work % strips * kStrip;
+    const int64_t last = first + kStrip < a.height ? first + kStrip : a.height;
+    int64_t tiles = 0;
+    for (int64_t h = first; h < last; h += kSide)
+      for (int64_t w = 0; w < a.width; w += kSide) {
+        all.open(n, h, w, tiles++);
+        if (tiles < all.kCount) continue;
+        all.add(tiles);
+        tiles = 0;
+      }
+    if (tiles > 0) all.add(tiles);
+    all.close(static_cast<T*>(a.out) + work * 9 * a.inputs * a.outputs);
+  }
+}
 
 template <class T>
 void run_as(const Convolve3x3& a, int64_t begin, int64_t end) {
@@ -284,6 +433,12 @@ int64_t work(const Convolve3x3& a) {
 }
 
 void run(const Convolve3x3& a, int64_t begin, int64_t end) {
+  a.sums == Dtype::f64 ? run_as<double>(a, begin, end) : run_as<float>(a, begin, end);
+}
+
+int64_t work(const Convolve3x3Backward& a) { return a.batch * up(a.height, kStrip); }
+
+void run(const Convolve3x3Backward& a, int64_t begin, int64_t end) {
   a.sums == Dtype::f64 ? run_as<double>(a, begin, end) : run_as<float>(a, begin, end);
 }
 

@@ -130,5 +130,6 @@ CASSI_KERNEL(ShrinkGroups)
 CASSI_KERNEL(AddGroups)
 CASSI_KERNEL(OrthogonalIteration)
 CASSI_KERNEL(Convolve3x3)
+CASSI_KERNEL(Convolve3x3Backward)
 
 }  // namespace cassi

@@ -192,7 +192,7 @@ SHAPES = {
     "P8C": "features",
     "PC": "trilinear_backward.grad",
     "BC3HW": "volume",
-    "BRHW": "components convolve3x3.residual",
+    "BRHW": "components convolve3x3.residual convolve3x3_backward.grad",
     "SCR": "basis",
     "RC33": "convolve3x3.weight",
     "R": "bias",
@@ -457,6 +457,8 @@ def _bound_condition(call: Call) -> float:
     # The sums of a convolution are computed by transforms that enlarge errors.
     if call.name == "convolve3x3":
         return 9.0 * max(1, call.args["weight"].shape[1])
+    if call.name == "convolve3x3_backward":
+        return float(max(1, call.args["image"][0, 0].numel()))
     if "gram" not in call.args:
         return 1.0
     # Solving multiplies rounding errors by the condition number of gram + rho.

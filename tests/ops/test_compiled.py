@@ -52,6 +52,7 @@ OTHERS = {
         _rand(2, 7, 9, 33),
         True,
     ],
+    "convolve3x3_backward": lambda: [_rand(2, 7, 19, 33), _rand(2, 5, 19, 33)],
 }
 # The same, of which every thread gets a part.
 LARGE = {
@@ -102,10 +103,17 @@ LARGE = {
         [_rand(2, 17, 40, 50), _rand(33, 17, 3, 3), _rand(33), None, False],
         [_rand(1, 64, 20, 30), _rand(64, 64, 3, 3), _rand(64), _rand(1, 64, 20, 30), True],
     ],
+    "convolve3x3_backward": lambda: [
+        [_rand(2, 33, 40, 50), _rand(2, 17, 40, 50)],
+        [_rand(1, 64, 20, 30), _rand(1, 64, 20, 30)],
+    ],
 }
 NAMES = [*CAMERA, *OTHERS]
 ONLY_REFERENCE = {"tv_prox_backward"}
-ONLY_CPU = {"convolve3x3"}  # the kernels of CUDA, and their emulation, lack it
+ONLY_CPU = {
+    "convolve3x3",
+    "convolve3x3_backward",
+}  # the kernels of CUDA, and their emulation, lack it
 every_op = pytest.mark.parametrize("name", NAMES)
 
 
@@ -255,8 +263,8 @@ def test_one_mask_and_gram_for_all(name, parity, arguments):
 @every_op
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_what_is_not_a_number_stays_where_it_belongs(name, value, parity, arguments):
-    """The same results are spoilt as in the reference; two operators have tests of their own."""
-    if name.startswith("tv_") or name == "convolve3x3":
+    """The same results are spoilt as in the reference; some operators have tests of their own."""
+    if name.startswith(("tv_", "convolve3x3")):
         return
     for i in _tensors(arguments(name)):
         for place in (0.0, 0.4, 1.0):

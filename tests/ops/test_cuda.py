@@ -16,7 +16,7 @@ if not torch.cuda.is_available():
 pytestmark = pytest.mark.cuda
 CAMERA = ("forward", "adjoint", "mask_adjoint", "gram", "gram_solve", "data_step", "add_adjoint")
 CAMERA += ("forward_subspace", "adjoint_subspace")
-ONLY_CPU = {"convolve3x3", "tv_prox_backward"}
+ONLY_CPU = {"convolve3x3", "convolve3x3_backward", "tv_prox_backward"}
 every_op = pytest.mark.parametrize("name", [*CAMERA, "data_step_backward"])
 SIZES = [
     ((2, 28, 5, 64), 2),

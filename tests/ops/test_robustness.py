@@ -32,6 +32,7 @@ FREE = {
     "orthogonal_iteration": [(1, 2)],  # columns
     "convolve1d": [(0, 1), (1, 1)],
     "convolve3x3": [(0, 0), (0, 2), (0, 3)],
+    "convolve3x3_backward": [(0, 1), (1, 1)],
     "correlate1d": [(0, 1), (1, 1)],
     "trilinear": [(0, 2)],
     "mask_adjoint": [(1, 1)],  # shots

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import cassi
-from scripts.benchmarks import authors, methods, networks, ops
+from scripts.benchmarks import authors, methods, networks, ops, training
 
 TINY = ["--shapes", "2x3x6x8", "--seconds", "0.001", "--threads", "1"]
 
@@ -61,6 +61,12 @@ def test_a_network_is_measured(tmp_path, capsys):
     options = networks.Parser("").parse_args(["--threads", "1"])
     vars(options).update(train=True, device="cpu", bands=4, batch=1, seconds=0.01)
     assert networks.measure("gap_net", 16, "bfloat16", options)["ms"] > 0
+
+
+@pytest.mark.parametrize("name", training.NETWORKS)
+def test_a_training_step_is_that_of_the_plain_loop(name):
+    figures = training.measure(name, size=32, batch=1, rounds=1)
+    assert min(figures.values()) > 0
 
 
 def test_methods_are_timed(tmp_path, capsys):

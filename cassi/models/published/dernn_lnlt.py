@@ -18,8 +18,8 @@ from cassi.models.camera_adapters import (
     unshear_bands,
 )
 from cassi.models.layers import (
-    CONV_3X3,
     HALVING_CONV,
+    Conv3x3,
     GatedFeedForward,
     PixelNorm,
     PointwiseConv,
@@ -124,7 +124,7 @@ class LocalNonLocalTransformer(nn.Module):
         super().__init__()
         self.multiple = multiple
         fine_width, middle_width, coarse_width = (bands << scale for scale in range(SCALES))
-        self.embedding = CONV_3X3(bands + 1, bands)
+        self.embedding = Conv3x3(bands + 1, bands)
         self.Encoder = nn.ModuleList((block(0), block(1)))
         self.BottleNeck = block(2)
         self.Decoder = nn.ModuleList((block(1), block(0)))
@@ -138,7 +138,7 @@ class LocalNonLocalTransformer(nn.Module):
         self.fusions = nn.ModuleList(
             (PointwiseConv(coarse_width, middle_width), PointwiseConv(middle_width, fine_width))
         )
-        self.mapping = CONV_3X3(bands, bands)
+        self.mapping = Conv3x3(bands, bands)
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
         """Denoise `(B, C, H, W)`; sigma `(B, 1, 1, 1)` is the noise level of each sample."""

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from cassi.models.attention import WINDOW, apply_in_windows
 from cassi.models.camera_adapters import NetworkCamera, band_masks, band_windows, initial_cube
 from cassi.models.layers import (
-    CONV_3X3,
     HALVING_CONV,
+    Conv3x3,
     InstanceNorm,
     LayerNorm,
     PointwiseConv,
@@ -187,7 +187,7 @@ class ImagePrior(Blend):
     def __init__(self, bands: int) -> None:
         super().__init__(bands)
         block = partial(FilteredAttentionBlock, head=bands)
-        self.conv_in = CONV_3X3(2 * bands, bands)
+        self.conv_in = Conv3x3(2 * bands, bands)
         self.down1, self.downsample1 = block(bands), HALVING_CONV(bands, 2 * bands)
         self.down2, self.downsample2 = block(2 * bands), HALVING_CONV(2 * bands, 4 * bands)
         self.bottleneck_local = block(2 * bands)
@@ -202,7 +202,7 @@ class ImagePrior(Blend):
             PointwiseConv(2 * bands, bands),
         )
         self.up1 = block(bands, shift=True)
-        self.conv_out = CONV_3X3(bands, bands)
+        self.conv_out = Conv3x3(bands, bands)
         init_truncated_normal(self, nn.Linear)
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:

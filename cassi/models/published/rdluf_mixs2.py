@@ -17,8 +17,8 @@ from cassi.models.camera_adapters import (
     sheared_masks,
 )
 from cassi.models.layers import (
-    CONV_3X3,
     ChannelsFirst,
+    Conv3x3,
     GatedFeedForward,
     PixelNorm,
     PointwiseConv,
@@ -124,7 +124,7 @@ class BlockInteraction(nn.Module):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         pointwise = PointwiseConv(inputs, outputs)
-        self.conv = nn.Sequential(pointwise, nn.GELU(), CONV_3X3(outputs, outputs))
+        self.conv = nn.Sequential(pointwise, nn.GELU(), Conv3x3(outputs, outputs))
 
     def forward(self, *images: Tensor) -> Tensor:
         """Map images `(B, H, W, c)` of one size to `(B, H, W, c')`."""
@@ -134,7 +134,7 @@ class BlockInteraction(nn.Module):
 def named_rescaling(name: str, inputs: int, outputs: int, factor: float) -> nn.Sequential:
     """Return a bilinear resize and a 3×3 convolution, under a name in the state dict."""
     resizing = ChannelsFirst(nn.Upsample(scale_factor=factor, mode="bilinear", align_corners=False))
-    return named_sequence(**{name: nn.Sequential(resizing, CONV_3X3(inputs, outputs))})
+    return named_sequence(**{name: nn.Sequential(resizing, Conv3x3(inputs, outputs))})
 
 
 def resize(x: Tensor, factor: float) -> Tensor:
@@ -186,7 +186,7 @@ class StageTransformer(nn.Module):
         self.BlockInteractions = nn.ModuleList(BlockInteraction(7 * dim, dim << i) for i in (0, 1))
         self.Downs = nn.ModuleList(down(dim << i) for i in (0, 1))
         self.Ups = nn.ModuleList(up(dim << i) for i in (2, 1))
-        self.fusions = nn.ModuleList(CONV_3X3(dim << i + 1, dim << i) for i in (1, 0))
+        self.fusions = nn.ModuleList(Conv3x3(dim << i + 1, dim << i) for i in (1, 0))
         self.stage_interactions = nn.ModuleList(StageInteraction(dim << i) for i in (0, 1, 2, 1, 0))
         if first:
             # The first stage does not use these layers. They are frozen, because parameters that

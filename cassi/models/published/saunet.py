@@ -14,7 +14,7 @@ from cassi.models.camera_adapters import (
     sheared_masks,
 )
 from cassi.models.layers import (
-    CONV_3X3,
+    Conv3x3,
     LayerNorm,
     PointwiseConv,
     PreNorm,
@@ -117,7 +117,7 @@ class ConvolutionalTransformer(UNet):
             return make_blocks(bands << scale, count, drop_probability)
 
         def make_edge(inputs: int, outputs: int) -> nn.Sequential:
-            return nn.Sequential(CONV_3X3(inputs, outputs))
+            return nn.Sequential(Conv3x3(inputs, outputs))
 
         self.build(bands, SCALES - 1, make_scale, bands + 1, make_edge)
         init_truncated_normal(self, nn.Linear)
