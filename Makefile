@@ -42,7 +42,8 @@ test-fast: install
 
 # What `make test` leaves out: wheel, site, notebooks, operators in emulated kernels, workers of a
 # cluster; and what CI leaves out too, marked `thorough`: further networks, cameras and recorded
-# vectors of a class, formats of all networks, further orders of emulated threads.
+# vectors of a class, formats of all networks, further launchers, orders of emulated threads, and
+# gradients through emulated kernels.
 release-check: install emulate
 	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m release
 

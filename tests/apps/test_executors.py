@@ -109,9 +109,14 @@ def test_a_killed_worker_loses_nothing(reconstruct, start, day, tmp_path, worker
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.release)]
+    ("workers", "number"),
+    [
+        (LOCAL, signal.SIGINT),
+        pytest.param(LOCAL, signal.SIGKILL, marks=pytest.mark.release),
+        pytest.param(DASK, signal.SIGKILL, marks=pytest.mark.release),
+        pytest.param(DASK, signal.SIGINT, marks=pytest.mark.thorough),
+    ],
 )
 def test_workers_end_with_their_command(reconstruct, start, write_day, tmp_path, workers, number):
     day, folder = write_day("01234567", 600), tmp_path / "two"

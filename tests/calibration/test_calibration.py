@@ -62,7 +62,7 @@ def test_finds_mask_and_bands_within_errors(axis, scene):
     assert found.system.axis == axis
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.02])
+@pytest.mark.parametrize("noise", before_a_push([0.0, 0.02], [0.02], "thorough"))
 def test_nothing_is_found_where_nothing_is_wrong(camera, scene, noise):
     y = camera(scene)
     y = y + noise * torch.randn(y.shape, generator=torch.Generator().manual_seed(1))

@@ -294,13 +294,17 @@ def test_same_bits_for_every_thread_count(name, camera_arguments, assert_same_bi
     assert_same_bits(run)
 
 
+KINDS = "mixed_dtypes or sizes or tiles or lengths or cells or channels_last or conversions"
+
+
 @pytest.mark.release
 @pytest.mark.parametrize(
-    "isa",
+    ("isa", "chosen"),
     [
-        "baseline",
+        ("baseline", KINDS),
+        pytest.param("baseline", "geometry", marks=pytest.mark.thorough),
         pytest.param(
-            "avx2",
+            *("avx2", f"geometry or {KINDS}"),
             marks=pytest.mark.skipif(
                 torch.backends.cpu.get_cpu_capability() == "AVX2", reason="every test runs in it"
             ),
@@ -308,10 +312,8 @@ def test_same_bits_for_every_thread_count(name, camera_arguments, assert_same_bi
     ],
 )
 @pytest.mark.usefixtures("compiled")
-def test_other_instruction_sets(isa):
+def test_other_instruction_sets(isa, chosen):
     """What this processor does not choose by itself, in a process of its own."""
-    chosen = "geometry or mixed_dtypes or sizes or tiles or lengths or cells or channels_last"
-    chosen += " or conversions"
     files = sorted(Path(__file__).parent.glob("test_compiled*.py"))
     command = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files]
     command += ["-k", f"({chosen}) and not instruction"]

@@ -53,16 +53,21 @@ def test_kernels(library):
 
 
 @pytest.mark.release
-@pytest.mark.parametrize(
-    "order",
-    ["shuffled", *(pytest.param(name, marks=pytest.mark.thorough) for name in ORDERED)],
-)
+def test_compiled_cases(library):
+    """Sizes, layouts and dtypes against the reference."""
+    _run(library, _pytest("test_compiled*", chosen="test"), order="shuffled")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("order", ["shuffled", *ORDERED])
 def test_operators(library, order):
     """As functions with gradients of any order too, against dense matrices and other libraries."""
     names = "forward_adjoint data_step gradients taps tv signal dtypes transforms"
-    files = ["test_compiled*", *(f"test_{name}" for name in names.split()), "emulated_cases"]
-    chosen = "not emulated_cases or release" if order == "shuffled" else "test"
-    _run(library, _pytest(*files, chosen=chosen), order=order)
+    files = [*(f"test_{name}" for name in names.split()), "emulated_cases"]
+    if order == "shuffled":  # what the two tests above leave out
+        _run(library, _pytest(*files, chosen="not emulated_cases or release"), order=order)
+    else:
+        _run(library, _pytest("test_compiled*", *files, chosen="test"), order=order)
 
 
 @pytest.mark.release

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from shared import before_a_push, runs_in
+from shared import runs_in
 
 import cassi
 
@@ -123,7 +123,14 @@ def launcher(name):
     return ("--multirun", "hydra/launcher=submitit_local")
 
 
-@pytest.mark.parametrize("name", before_a_push(["basic", "joblib", "submitit"], ["basic"]))
+@pytest.mark.parametrize(
+    "name",
+    [
+        "basic",
+        pytest.param("joblib", marks=pytest.mark.release),
+        pytest.param("submitit", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_multirun_makes_one_table(name, evaluate, data, results, tmp_path):
     options = (*data, *PLAIN, reconstructors(SHORT, NETWORK))
     many = (*launcher(name), f"hydra.sweep.dir={tmp_path / 'many'}")

@@ -101,7 +101,7 @@ def test_measurements_are_refused(evaluate, tmp_path, data):
     assert "data=folder" in outcome.refusal
 
 
-@pytest.mark.release
+@pytest.mark.thorough
 def test_a_snapshot_tells_where_the_mask_is(evaluate, results):
     """The real calibration, on the middle of the bundled scene."""
     options = ("data=bundled", "data.evaluation.crop=64", "twin=shifted", "reconstructors=[gap_tv]")

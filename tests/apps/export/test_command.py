@@ -140,7 +140,7 @@ def test_bands_between_pixels_need_our_operators(export, camera, tmp_path):
     other = cassi.SDCassi(camera.mask[0, 0], BANDS, 1.5)
     np.save(tmp_path / "first.npy", other(_scene(0))[0, 0].numpy())
     options = ("measurement=first.npy", "system.step=1.5", "align=false")
-    options += ("model=gap_net", "model.weights=random")
+    options += ("model=gap_net", "model.weights=random", "model.stages=1")
     refusal = export(*CAMERA, *options, "format=torch_export").refusal
     assert "bands on whole pixels" in refusal
     assert "format=torch_operators" in refusal

@@ -115,8 +115,7 @@ def test_frames_are_reconstructed_skipped_dropped_and_recorded(camera, tmp_path)
     assert np.array_equal(group["cube"][1], live.view.cube)
 
 
-@pytest.mark.parametrize("unit", ["reflectance", "null"])
-@pytest.mark.parametrize("kind", ["white", "patch"])
+@pytest.mark.parametrize(("kind", "unit"), [("white", "reflectance"), ("patch", "null")])
 def test_every_frame_has_the_cube_and_the_unit_of_cassi_reconstruct(camera, kind, unit):
     folder, words = camera
     mask = torch.from_numpy(np.load(folder / "mask.npy"))
