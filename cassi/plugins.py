@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -23,6 +24,8 @@ from cassi.checks import PACKAGE, code_of, did_you_mean
 Maker = TypeVar("Maker", bound=Callable[..., Any])
 KINDS = ("answer", "dataset", "loss", "metric", "prior")
 """Kinds of parts that are registered here; networks are in `cassi.models.registry`."""
+GROUPS = {"dataset": "data", "loss": "loss", "prior": "prior"}
+"""For each kind that a config chooses by name: the group of configs."""
 METRICS = ("psnr", "ssim", "sam", "rmse", "ergas")
 """Names of the package's own metrics; their functions are in `cassi.metrics.METRICS`."""
 # Columns of the package's tables. A metric of the same name would replace a column.
@@ -194,6 +197,9 @@ def _register_part(
 ) -> Callable[[Maker], Maker]:
     """Return a decorator that registers what it decorates."""
     check_name(f"register_{kind}", name)
+    group = GROUPS.get(kind, kind)
+    if resources.files("cassi.conf").joinpath(group, f"{name}.yaml").is_file():
+        raise ValueError(f"register_{kind}: the name {name!r} is taken by {group}={name}")
 
     def register(make: Maker) -> Maker:
         old_part = _PARTS_BY_KIND[kind].get(name)

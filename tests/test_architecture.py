@@ -114,7 +114,9 @@ def check_imports(path):
         "apps/camera/file.py",
     )
     config_files += ("apps/folders.py", "apps/evaluate/results.py", "apps/reconstruct/summary.py")
-    config_files += ("apps/reconstructors/compose.py", "apps/reconstructors/names.py")
+    config_files += tuple(
+        f"apps/reconstructors/{name}.py" for name in ("compose", "names", "parts")
+    )
     if path.relative_to(PACKAGE).as_posix() not in config_files:
         assert not {name.split(".")[0] for name in names} & CONFIG_LIBRARIES
     if path != PACKAGE / "ops" / "_library.py":
@@ -207,3 +209,23 @@ print(cost, *early, *({SLOW | CONFIG_LIBRARIES} & sys.modules.keys()))
         if min(costs) < 0.3:
             break
     assert min(costs) < 0.3
+
+
+def test_torch_is_imported_by_the_job_of_a_command_alone():
+    """Help, config and mistakes in options need no torch, where no network is chosen."""
+    code = """
+import sys
+from importlib import import_module
+from cassi.__main__ import COMMANDS
+commands = {name: module for name, (module, _) in COMMANDS.items() if name != "train"}
+for name, module in commands.items():
+    views = [["--help"]] if name in ("live", "view") else [["--help"], ["--cfg", "job"], ["sede=1"]]
+    for words in [*views, ["--version"]]:
+        sys.argv = [f"cassi-{name}", *words]
+        try:
+            import_module(module).main()
+        except SystemExit as end:
+            assert end.code == 2 * (words == ["sede=1"]) or end.code is None, (name, words)
+        assert "torch" not in sys.modules, (name, words)
+"""
+    python("-c", code)

@@ -9,10 +9,10 @@ from hydra import initialize_config_module
 from scipy.io import savemat
 
 import cassi
-from cassi.apps.calibrate import calibrate_camera
+from cassi.apps.calibrate.job import calibrate_camera
 from cassi.apps.command import Run
 from cassi.apps.inputs import load_snapshot
-from cassi.apps.reconstruct import reconstruct
+from cassi.apps.reconstruct.job import reconstruct
 from cassi.apps.reconstructors import compose_settings, settings_named
 from cassi.apps.settings import Calibrate
 from cassi.data.io import load_mask, load_measurement, read_cube

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import io
 import os
+import pkgutil
 import re
 import select
 import signal
@@ -19,12 +21,11 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import torch
 from omegaconf import DictConfig
 
 from cassi import links
@@ -37,15 +38,16 @@ from cassi.apps.errors import (
     describe_failure,
     to_usage_error,
 )
-from cassi.apps.memory import keep_freed_memory, use_huge_pages
 from cassi.apps.printing import Failure, color_label, filter_output, note_folder, take_flags
-from cassi.apps.reconstructors import store_parts
+from cassi.apps.reconstructors.parts import offer_parts
 from cassi.apps.settings import read_settings
 from cassi.apps.start import distrust_current_folder, print_version
 from cassi.checks import printable
-from cassi.data import sandboxed_reader
 from cassi.plugins import load_plugins, plugin_lines
 from cassi.threads import free_cores
+
+if TYPE_CHECKING:
+    import torch
 
 # Seconds between two lines on the progress of a long step.
 _PROGRESS_SECONDS = 3.0
@@ -79,12 +81,12 @@ class Run:
     options: Sequence[str] = ()
 
 
-Job = Callable[[Any, Run], Any]
-"""A function (settings, run) → the number that a sweep minimises or maximises."""
-
-
 def run_command(
-    name: str, kind: type, job: Job, rewrite: Callable[[list[str]], list[str]] = list
+    name: str,
+    kind: type,
+    job: str,
+    rewrite: Callable[[list[str]], list[str]] = list,
+    **arguments: Any,
 ) -> None:
     """Compose the config, run the job, and turn a user's mistake into one line and status 2.
 
@@ -94,8 +96,11 @@ def run_command(
     Args:
         name: name of the command, `cassi-NAME`; NAME is also its primary config in `cassi.conf`.
         kind: class of its settings.
-        job: function that is called with the settings.
+        job: "MODULE:FUNCTION". The function (settings, run) returns the number that a sweep
+            minimises or maximises. Its module is imported, and torch with it, when the config is
+            composed: `--help` and options with mistakes do not wait for torch.
         rewrite: function that changes the arguments of the command before Hydra gets them.
+        arguments: further arguments of the job.
     """
     distrust_current_folder()
     if "--version" in sys.argv[1:]:
@@ -114,7 +119,7 @@ def run_command(
     )
     flags, sys.argv[1:] = take_flags(sys.argv[1:])
     with filter_output(flags):
-        _run(name, decorate, _Job(name, kind, job), rewrite)
+        _run(name, decorate, _Job(name, kind, job, arguments), rewrite)
 
 
 def _run(
@@ -153,12 +158,14 @@ def _start_hydra(
         _check_text(*sys.argv[1:], str(Path.cwd()))
         sys.argv[1:] = arrange(rewrite(sys.argv[1:]))
         if not any(option.startswith("-") for option in sys.argv[1:]):  # such as --help
+            from cassi.data import sandboxed_reader
+
             sandboxed_reader.start()
         # Plugins are loaded before the config is composed, because a config may name networks and
         # priors that plugins register.
         job.plugins = read_plugin_options(sys.argv[1:])
         load_plugins(job.plugins)
-        store_parts()
+        offer_parts()
         with folders.release_at_end(name):
             decorate(job)()
         if _is_output_closed():
@@ -197,9 +204,10 @@ class _Job:
 
     plugins: Sequence[str] = ()
 
-    def __init__(self, name: str, kind: type, job: Job) -> None:
-        self.name, self.kind, self.job = name, kind, job
-        self.__module__, self.__name__, self.__qualname__ = job.__module__, "job", "job"
+    def __init__(self, name: str, kind: type, job: str, arguments: Mapping[str, Any]) -> None:
+        self.name, self.kind, self.job, self.arguments = name, kind, job, arguments
+        # Hydra names the job after its module.
+        self.__module__, self.__name__, self.__qualname__ = kind.__name__.lower(), "job", "job"
 
     def __call__(self, config: DictConfig) -> Any:
         from hydra.core.hydra_config import HydraConfig
@@ -219,9 +227,10 @@ class _Job:
                 if folder.is_dir() and folders.writes_folder(hydra):
                     folders.lock_folder(folder)
                 load_plugins(self.plugins)  # the process of a launcher has not loaded them
+                job = _import_job(self.job)
                 options = tuple(hydra.overrides.task)
                 settings: Any = read_settings(config, self.kind, options)
-                result = self.job(settings, Run(folder, is_multirun, options))
+                result = job(settings, Run(folder, is_multirun, options), **self.arguments)
                 note_folder(folder)
                 return result
         except BaseException as error:
@@ -253,6 +262,20 @@ class _Job:
             usage_error = UsageError(message)
             usage_error.__cause__ = error
             raise _ErrorCarrier(usage_error) from error
+
+
+@functools.cache
+def _import_job(name: str) -> Callable[..., Any]:
+    """Import "MODULE:FUNCTION" and what it imports, torch above all; return the function."""
+    # The objects of modules stay until the process ends. Python's collector of cycles would go
+    # through them again and again, for a fifth of the time of the import.
+    gc.disable()
+    try:
+        job: Callable[..., Any] = pkgutil.resolve_name(name)
+        return job
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @contextlib.contextmanager
@@ -334,6 +357,10 @@ def prepare_process(settings: Any, *, blocks: bool = False) -> None:
         blocks: the process computes blocks, for which huge pages are used. Otherwise freed memory
             is kept for the next tensors.
     """
+    import torch
+
+    from cassi.apps.memory import keep_freed_memory, use_huge_pages
+
     use_huge_pages() if blocks else keep_freed_memory()
     n_threads = settings.threads
     torch.set_num_threads(min(_initial_threads(), free_cores()) if n_threads is None else n_threads)
@@ -342,6 +369,8 @@ def prepare_process(settings: Any, *, blocks: bool = False) -> None:
 @functools.cache
 def _initial_threads() -> int:
     """Return the number of threads that torch had at the first call."""
+    import torch
+
     return torch.get_num_threads()
 
 
@@ -377,6 +406,8 @@ def choose_device(name: str) -> torch.device:
     Raises:
         ValueError: there is no such device.
     """
+    import torch
+
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name in ("cpu", "cpu:0"):

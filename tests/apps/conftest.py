@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hydra.core.config_store import ConfigStore
 from shared import read_rows, run_command
 
 import cassi
@@ -134,7 +133,7 @@ class Fork:
 def server():
     """Forks of a process that has imported the commands and computed nothing start at once."""
     context = multiprocessing.get_context("forkserver")
-    apps = (f"cassi.apps.{name}" for name in ("reconstruct", "evaluate", "train"))
+    apps = (f"cassi.apps.{name}.job" for name in ("reconstruct", "evaluate", "train"))
     context.set_forkserver_preload(["cassi.training.module", "cassi.viz", *apps])
     return context
 
@@ -193,11 +192,8 @@ def own_plugins(monkeypatch):
     monkeypatch.setattr(plugins, "_PARTS_BY_KIND", {kind: {} for kind in plugins.KINDS})
     monkeypatch.setattr(plugins, "_PLUGINS", {})
     monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
-    modules, repo = set(sys.modules), ConfigStore.instance().repo
+    modules = set(sys.modules)
     yield
-    for group in ("model", "loss", "prior", "data"):
-        for name in [name for name in repo.get(group, {}) if name.startswith(("own_", "my_"))]:
-            del repo[group][name]
     for name in set(sys.modules) - modules:
         if name in ("mine", "mymod", "evil"):
             del sys.modules[name]

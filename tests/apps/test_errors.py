@@ -10,20 +10,20 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from cassi.apps import calibrate as calibrating
-from cassi.apps import evaluate as evaluating
 from cassi.apps import snapshot as way
-from cassi.apps import train as training
+from cassi.apps.calibrate import job as calibrating
 from cassi.apps.command import EXIT_INTERRUPTED, plain_warnings
 from cassi.apps.command import _fail as fail
 from cassi.apps.errors import UsageError, describe, is_usage_error
+from cassi.apps.evaluate import job as evaluating
 from cassi.apps.reconstruct.plan import parse_size
 from cassi.apps.reconstructors import compose_settings
+from cassi.apps.train import inputs as training
 
 DOORS = {
     "reconstruct": (way, "load_snapshot"),
     "evaluate": (evaluating, "load_benchmark"),
-    "train": (training.inputs, "load_scenes"),
+    "train": (training, "load_scenes"),
     "calibrate": (calibrating, "load_frames"),
 }
 DEFECTS = {

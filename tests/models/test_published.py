@@ -4,9 +4,11 @@ Weights and input of a vector follow from rules, so a file holds the output only
 operations are those of the same code, and those in the papers.
 """
 
+import importlib
 import json
 import math
 import os
+import pkgutil
 import zlib
 from contextlib import contextmanager
 from functools import cache
@@ -19,6 +21,7 @@ import yaml
 from torch.utils.flop_counter import FlopCounterMode
 
 import cassi
+from cassi.models import published, registry
 from cassi.models.load import create_model
 from cassi.models.published.mst import SpectralAttention
 from cassi.models.registry import find_model, list_models
@@ -34,6 +37,14 @@ DISCONTINUOUS = {"dpu_5stg", "cst_s", "bisrnet"}
 """Networks that sort or threshold: what rounding decides in float32 differs between machines."""
 PHASES = {"padut_3stg"}
 """Networks that take a phase: where rounding turns one near ±π, every pixel moves a little."""
+
+
+def test_the_list_of_names_has_every_network():
+    """A name without its module would be found only after somebody else imports that module."""
+    for module in pkgutil.iter_modules(published.__path__, "cassi.models.published."):
+        importlib.import_module(module.name)
+    names = {name for name in list_models() if find_model(name).plugin is None}
+    assert names == registry._MODULES.keys()
 
 
 def _model_name(file):

@@ -8,7 +8,7 @@ from cassi.apps.reconstructors.recipe import adapted, has_start
 from cassi.apps.settings import Reconstruct, influence
 from cassi.config import Node
 from cassi.data.store import fingerprint
-from cassi.models.registry import list_models, weight_files
+from cassi.models.registry import is_shipped, weight_files
 from cassi.plugins import plugin_files
 from cassi.precision import resolve
 
@@ -32,9 +32,7 @@ def identity_of(settings: Reconstruct, bands: int, device: torch.device) -> Node
     if settings.model is None:
         return name_weights(solver)
     network_identity = {"bands": bands, "refine": settings.refine, "precision": settings.precision}
-    network_identity |= (
-        {"auto": auto_precision} if settings.model.get("name") in list_models(shipped=True) else {}
-    )
+    network_identity |= {"auto": auto_precision} if is_shipped(settings.model.get("name")) else {}
     network_identity |= solver if has_start(settings) else _find_plugin_files()
     return name_weights({"model": settings.model, **network_identity})
 

@@ -15,7 +15,7 @@ from cassi.config import build, check_node
 from cassi.models.camera_adapters import require_shapes
 from cassi.models.inference import prepare
 from cassi.models.pretrained import BAND_RANGE
-from cassi.models.registry import Card, find_model, list_models
+from cassi.models.registry import Card, find_model, is_shipped
 from cassi.solvers import Solution, Solver
 from cassi.solvers.base import HasRun, Options, Reconstructor
 from cassi.solvers.linear_system import LinearSystem
@@ -158,7 +158,7 @@ def _build_start(name: Any, noise: Any) -> Reconstructor:
         raise ValueError(f"solver.start: expected the name of a method or network, got {name!r}")
     spec = parse_item(name, "solver.start")
     if noise != "auto":
-        is_shipped_network = "model" in spec and spec["model"] in list_models(shipped=True)
+        is_shipped_network = is_shipped(spec.get("model"))
         noise_option = (
             "solver.noise" if "method" in spec else "model.noise" if is_shipped_network else None
         )

@@ -1,9 +1,11 @@
 """The settings of each command: a frozen dataclass that checks its own values."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cassi.apps.camera.nodes import check_described, find_target
 from cassi.apps.settings.parts import (
@@ -26,10 +28,10 @@ from cassi.apps.settings.parts import (
 )
 from cassi.checks import not_negative, one_of, whole_number
 from cassi.config import check_node
-from cassi.data.io import WRITE_SUFFIXES
-from cassi.data.synthetic.twin import Twin
 from cassi.plugins import is_loaded
-from cassi.solvers.heldout import check_share
+
+if TYPE_CHECKING:
+    from cassi.data.synthetic.twin import Twin
 
 KNOWLEDGE = ("nominal", "calibrated", "told", "ideal")
 """Cameras that a row of an evaluation with a twin can get; see docs/reference/twin-model.md."""
@@ -235,6 +237,8 @@ class Reconstruct(Snapshots, Sharing):
                 "scene"
             )
         if self.heldout is not None:
+            from cassi.solvers.heldout import check_share
+
             check_share(self.heldout)
         if self.samples != 0:
             from cassi.uncertainty.samples import check_count
@@ -289,6 +293,8 @@ class Camera(Reconstruct):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        from cassi.data.io import WRITE_SUFFIXES
+
         if self.rename is not None and Path(self.rename).suffix.lower() not in WRITE_SUFFIXES:
             raise ValueError(
                 "rename: expected the file of a cube along the dispersion, "

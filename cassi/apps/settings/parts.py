@@ -8,7 +8,6 @@ from typing import Any
 
 from cassi.apps.camera.nodes import check_described
 from cassi.checks import did_you_mean, is_list, is_number, one_of, whole_number
-from cassi.data.io import WRITE_SUFFIXES
 
 Node = Any
 """A dict with `_target_`, from which `cassi.config.build` makes an object; or None."""
@@ -59,6 +58,8 @@ class Output:
 
     def __post_init__(self) -> None:
         """Check the values here, so that an error does not come after minutes of work."""
+        from cassi.data.io import WRITE_SUFFIXES
+
         name = Path(self.cube)
         if name.suffix.lower() not in WRITE_SUFFIXES or name.name != self.cube:
             raise ValueError(

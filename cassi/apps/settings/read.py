@@ -83,7 +83,10 @@ def influence(settings: Any, on: str = "files") -> dict[str, Any]:
 
 @functools.cache
 def _read_hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
+    # The module of settings does not import this class, because torch would come with it.
+    from cassi.data.synthetic.twin import Twin
+
+    return get_type_hints(kind, localns={"Twin": Twin})
 
 
 @functools.cache

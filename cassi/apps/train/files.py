@@ -4,6 +4,8 @@ The folder may be a stranger's. Nothing in a checkpoint is executed, and only op
 are taken from it.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import re
@@ -11,18 +13,20 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from torch import Tensor
 
 from cassi.apps.arguments import config_groups
 from cassi.apps.settings import Train, to_dict, to_yaml
 from cassi.checks import check_fetched, read_regular
 from cassi.data.atomic import atomic_folder, atomic_path
-from cassi.models.load import Card, save_model
 from cassi.plugins import loaded_names, missing_plugins
-from cassi.training.tensors import read_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cassi.models.registry import Card
 
 NETWORK_PREFIX = "net."
 """Prefix of the network's weights in a checkpoint of the training."""
@@ -95,6 +99,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         OSError: it cannot be read.
         ValueError: it is no checkpoint, or damaged.
     """
+    from cassi.training.tensors import read_tensors
+
     with path.open("rb") as file:
         check_fetched(path, file.read(64))
     try:
@@ -165,6 +171,8 @@ def export(
     Returns:
         The files of weights, the best first.
     """
+    from cassi.models.load import save_model
+
     last = read_checkpoint(checkpoint_folder(folder) / "last.ckpt")
     weights = [("model.safetensors", _read_best(folder, last), dict(best_summary))]
     if "averaging_state" in last:

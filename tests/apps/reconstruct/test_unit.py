@@ -8,7 +8,7 @@ import torch
 
 import cassi
 from cassi.apps.command import Run
-from cassi.apps.reconstruct import reconstruct
+from cassi.apps.reconstruct.job import reconstruct
 from cassi.apps.reconstructors import compose_settings
 from cassi.calibration import Response
 from cassi.data import io

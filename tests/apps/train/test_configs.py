@@ -7,7 +7,6 @@ import pytest
 import torch
 from shared import every_network
 
-from cassi.apps import train
 from cassi.apps.arguments import spell
 from cassi.apps.reconstructors import (
     build_network,
@@ -16,6 +15,7 @@ from cassi.apps.reconstructors import (
 )
 from cassi.apps.settings import Train
 from cassi.apps.train import inputs
+from cassi.apps.train import job as train
 from cassi.config import build
 from cassi.data.synthetic import spectra
 from cassi.models.load import create_model

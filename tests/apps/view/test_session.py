@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cassi.apps.command import Run
-from cassi.apps.reconstruct import reconstruct as command
+from cassi.apps.reconstruct.job import reconstruct as command
 from cassi.apps.reconstructors import compose_settings, settings_of_file
 from cassi.apps.settings import to_dict
 from cassi.apps.view import input_summary, runs
