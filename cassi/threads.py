@@ -9,6 +9,8 @@ takes a tenth longer on an idle machine.
 import os
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from cassi.control_groups import read_limits, read_text
@@ -21,6 +23,23 @@ _N_SAMPLES = 5
 # of either variable stays.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute with one thread within a block, or within a decorated function.
+
+    Operations on small tensors take as long with one thread as with many, which then only wait for
+    each other.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def free_cores(root: Path = Path("/")) -> int:

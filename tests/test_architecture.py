@@ -28,7 +28,7 @@ PARTS = {
     "camera": {"systems"},
     "pipeline": {
         *("calibration", "camera", "guide_search", "methods", "priors"),
-        *("solvers", "systems", "uncertainty"),
+        *("solvers", "systems", "threads", "uncertainty"),
     },
     "guide_search": {"methods", "priors", "solvers", "systems"},
     "metrics": {"checks", "plugins"},

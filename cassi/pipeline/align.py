@@ -12,6 +12,7 @@ from cassi.solvers.solver import Solver
 from cassi.solvers.statistics import unit_of
 from cassi.systems.base import System
 from cassi.systems.sd_cassi import SDCassi
+from cassi.threads import one_thread
 
 MIN_GAIN = 0.02
 """Least relative fall of the held-out error for which a change of the camera is used.
@@ -44,7 +45,8 @@ def align(y: Tensor, system: System) -> Alignment | None:
     assert isinstance(nominal, SDCassi)
     y = to_unit_scale(y, system)
     try:
-        values = find_misalignment(y, nominal, system.good_pixels)
+        with one_thread():  # of windows, which are small
+            values = find_misalignment(y, nominal, system.good_pixels)
     except ValueError:
         # The frame is too dark or too small for an estimate.
         return None

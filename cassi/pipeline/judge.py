@@ -25,6 +25,7 @@ from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.solver import Solver
 from cassi.solvers.statistics import relative_noise
 from cassi.systems.dispersion import is_even, offsets_of
+from cassi.threads import one_thread
 from cassi.uncertainty.estimate import MAX_DARK_SHARE, dark_share, estimate
 
 # A mask in its mount drifts by less than this, pixels. If an alignment shifts the mask by more,
@@ -113,6 +114,7 @@ def check(result: Result) -> CameraCheck:
     return check_snapshot(result.snapshot, result.solution.x, result.method, result.response)
 
 
+@one_thread()
 def check_snapshot(
     snapshot: Snapshot, x: Tensor, method: Reconstructor, response: Response | None = None
 ) -> CameraCheck:
