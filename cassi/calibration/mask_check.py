@@ -150,18 +150,24 @@ class _CameraComparison:
         offsets = torch.tensor(system.offsets, dtype=torch.float64)
         self.nominal = Optics(system.orient(_mask_of(system)).float().cpu(), offsets)
         self._evidence_of: dict[tuple[object, ...], LogEvidence] = {}
-        self._coarse_evidence_of: dict[tuple[object, ...], float] = {}
 
-    def prefers(self, candidates: Sequence[Optics], references: Sequence[Optics]) -> bool:
+    def prefers(
+        self, candidates: Sequence[Optics], references: Sequence[Optics], coarse: bool = False
+    ) -> bool:
         """Tell whether the frame is significantly more probable under a candidate than a reference.
 
         The best candidate must be preferred to the best reference twice: with the spectra of
         ordinary scenes, and with the spectra that fit each camera best.
+
+        Args:
+            candidates: cameras, one of which may be preferred.
+            references: the cameras that it is compared with.
+            coarse: whether half of the windows decide, in half of the time.
         """
         for em_steps in (0, EM_STEPS):
             best, reference = (
                 max(
-                    (self._log_evidence(camera, em_steps) for camera in cameras),
+                    (self._log_evidence(camera, em_steps, coarse) for camera in cameras),
                     key=lambda evidence: evidence.total,
                 )
                 for cameras in (candidates, references)
@@ -173,10 +179,7 @@ class _CameraComparison:
 
     def coarse_log_evidence(self, camera: Optics) -> float:
         """Return the log evidence of half the windows, with spectra of ordinary scenes, nats."""
-        key = tuple(camera.offsets.tolist()), camera.row_shift
-        if key not in self._coarse_evidence_of:
-            self._coarse_evidence_of[key] = self.coarse_evidence(camera, 0).total
-        return self._coarse_evidence_of[key]
+        return self._log_evidence(camera, 0, coarse=True).total
 
     def shifted_along(self, camera: Optics, reach: float) -> list[Optics]:
         """Return cameras shifted along the dispersion by −reach to reach pixels, in half pixels."""
@@ -186,10 +189,12 @@ class _CameraComparison:
         steps = round(2 * reach)
         return [camera.moved(0.0, step / 2) for step in range(-steps, steps + 1)]
 
-    def _log_evidence(self, camera: Optics, em_steps: int) -> LogEvidence:
-        key = (id(camera.masks), tuple(camera.offsets.tolist()), camera.row_shift, em_steps)
+    def _log_evidence(self, camera: Optics, em_steps: int, coarse: bool) -> LogEvidence:
+        offsets = tuple(camera.offsets.tolist())
+        key = id(camera.masks), offsets, camera.row_shift, em_steps, coarse
         if key not in self._evidence_of:
-            self._evidence_of[key] = self.evidence(camera, em_steps)
+            evidence = self.coarse_evidence if coarse else self.evidence
+            self._evidence_of[key] = evidence(camera, em_steps)
         return self._evidence_of[key]
 
 
@@ -315,7 +320,9 @@ def _check_shift_and_step(
 def _is_step_confirmed(comparison: _CameraComparison, camera: Optics) -> bool:
     """Tell whether the frame is significantly less probable with larger and smaller steps."""
     return all(
-        comparison.prefers([camera], comparison.shifted_along(camera.stretched(factor), 0.5))
+        comparison.prefers(
+            [camera], comparison.shifted_along(camera.stretched(factor), 0.5), coarse=True
+        )
         for factor in TRIAL_FACTORS
     )
 
