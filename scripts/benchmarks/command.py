@@ -92,14 +92,11 @@ def main(arguments: list[str] | None = None) -> None:
     columns = ["environment"] * (len(pythons) > 1)
     columns += ["command", "processor", "processor s", "least", "elapsed s", "peak memory, MB"]
     table = Table(*columns)
-    figures = {}
     for row in rows:
         key = [*names[row.python], row.command, row.processor]
         cpu_seconds = [median(row.cpu_seconds), min(row.cpu_seconds)]
-        elapsed, peak = median(row.seconds), round(row.peak_bytes / 1e6)
-        table.print(*key, *cpu_seconds, elapsed, peak)
-        figures[", ".join(key)] = [*cpu_seconds, elapsed, peak]
-    write_json(options.json, "commands", figures)
+        table.print(*key, *cpu_seconds, median(row.seconds), round(row.peak_bytes / 1e6))
+    write_json(options.json, "commands", table.rows)
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def main() -> None:
             limit = 1e3 * parse_deadline(deadline)
             fast_names = [row.name for row in rows if row.milliseconds <= limit]
             print(f"{deadline}: {fast_names[0] if fast_names else 'none'}")
-        figures[kind] = [vars(row) for row in rows]
+        figures[kind] = table.rows
     write_json(options.json, "deadlines", figures)
 
 

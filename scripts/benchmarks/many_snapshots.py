@@ -22,7 +22,7 @@ import torch
 
 from cassi import SDCassi
 from cassi.data.store import Store
-from scripts.benchmarks.tables import Parser, Table
+from scripts.benchmarks.tables import Parser, Table, write_json
 
 EXECUTORS: dict[str, tuple[str, ...]] = {
     "this process": (),
@@ -98,6 +98,7 @@ def main() -> None:
             table.print(
                 executor, seconds, snapshot_seconds[-1], snapshot_seconds[-1] - method, speed
             )
+    write_json(options.json, "folder", table.rows)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from torch.utils.benchmark import Timer
 import cassi
 from cassi.data.bundled import bundled_path
 from cassi.threads import free_cores
-from scripts.benchmarks.tables import Table
+from scripts.benchmarks.tables import Table, write_json
 
 # Environment variables that limit torch, oneDNN and cassi, in this order, to AVX2 instructions.
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "CASSI_ISA": "avx2"}
@@ -109,6 +109,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--processors", nargs="+", choices=PROCESSORS, default=["native"])
     parser.add_argument("--beside", nargs="+", choices=["no", "yes"], default=["no"])
     parser.add_argument("--trace", type=Path, metavar="FOLDER")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to a file")
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker is not None:
@@ -133,6 +134,7 @@ def main(arguments: list[str] | None = None) -> None:
         seconds = result["seconds"]
         cells = (method, batch, threads, processor, busy, median(seconds), max(seconds))
         table.print(*cells, f"{result['psnr']:.2f}")
+    write_json(options.json, "methods", table.rows)
 
 
 if __name__ == "__main__":

@@ -51,16 +51,23 @@ def time_calls(calls: Mapping[str, Call], seconds: float = 1.0) -> dict[str, flo
 
 
 class Table:
-    """A table in Markdown that prints each row immediately, because measurements take long."""
+    """A table in Markdown that prints each row immediately, because measurements take long.
+
+    Attributes:
+        rows: texts of the cells. The first row has the names of the columns.
+    """
 
     def __init__(self, *columns: str) -> None:
+        self.rows: list[list[str]] = []
         self.print(*columns)
-        self.print(*("---" for _ in columns))
+        print("| " + " | ".join("---" for _ in columns) + " |", flush=True)
 
     def print(self, *cells: object) -> None:
         """Print a row; floats have three digits."""
-        texts = (f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in cells)
-        print(f"| {' | '.join(texts)} |", flush=True)
+        self.rows.append(
+            [f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in cells]
+        )
+        print(f"| {' | '.join(self.rows[-1])} |", flush=True)
 
 
 def write_json(file: Path | None, name: str, figures: Any) -> None:

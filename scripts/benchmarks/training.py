@@ -49,16 +49,15 @@ def main(arguments: list[str] | None = None) -> None:
         print(json.dumps(measure(options.worker, options.size, options.batch, options.rounds)))
         return
     table = Table("network", "processor", "plain s", "ours s", "ratio")
-    figures: dict[str, dict[str, dict[str, float]]] = {}
     words = sys.argv[1:] if arguments is None else arguments
     for name, processor in product(options.networks, options.processors):
         # Its instructions cannot change in a process any more.
         worker = [sys.executable, "-m", "scripts.benchmarks.training", *words, "--worker", name]
         environment = os.environ | PROCESSORS[processor]
         output = subprocess.run(worker, env=environment, stdout=subprocess.PIPE, check=True).stdout
-        row = figures.setdefault(name, {})[processor] = json.loads(output)
+        row = json.loads(output)
         table.print(name, processor, row["plain"], row["ours"], row["ratio"])
-        write_json(options.json, "training", {"threads": options.threads, "steps": figures})
+    write_json(options.json, "training", table.rows)
 
 
 def measure(name: str, size: int, batch: int, rounds: int) -> dict[str, float]:

@@ -18,6 +18,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -397,6 +398,14 @@ def make_answers(figures: Figures) -> str:
     return format_table([*columns, "over frames", "error", "kept", "withheld"], rows)
 
 
+def make_measured(names: tuple[str, ...], figures: Figures) -> str:
+    """Return the table that a benchmark printed; its first row has the names of the columns."""
+    table: Any = figures
+    for name in names:
+        table = table[name]
+    return format_table(table[0], table[1:])
+
+
 def format_fractions(fractions: list[float]) -> str:
     """Format the mean of fractions, and the least and the largest, as percentages."""
     low, high = min(fractions), max(fractions)
@@ -421,11 +430,19 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "error bars": make_bars,
     "samples": make_samples,
     "answers": make_answers,
+    **{
+        ", ".join(names): partial(make_measured, names)
+        for names in (
+            *(("commands",), ("methods",), ("folder",), ("training",)),
+            *(("deadlines", "one frame"), ("deadlines", "sequence")),
+        )
+    },
 }
 PAGES = (
     *QUOTES,
     *("docs/reference/leaderboard.md", "docs/reference/model-card.md"),
-    "docs/development/experiments/samples.md",
+    *("docs/development/experiments/samples.md", "docs/development/experiments/deadline.md"),
+    "docs/reference/speed.md",
 )
 
 
