@@ -410,9 +410,13 @@ class Evidence(Windows):
     ) -> None:
         super().__init__(y, system, good_pixels, count)
         bands = system.bands
-        self.moment = spectra_moment(wavelengths or np.linspace(450, 650, bands).tolist())
+        self.set_wavelengths(wavelengths or np.linspace(450, 650, bands).tolist())
         # The masks of a comparison often lie at one row and at many columns.
         self._latest_strips: tuple[Tensor, float, Tensor] | None = None
+
+    def set_wavelengths(self, wavelengths: Sequence[float]) -> None:
+        """Take K₀ at other wavelengths, nm, one per band of the cameras to compare."""
+        self.moment = spectra_moment(wavelengths)
         self.ordinary_factor = factorize(self.moment)
         self.ordinary_products = self._products(self.ordinary_factor)
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.camera.evidence import Evidence, Optics, spectra_moment
+from cassi.camera.evidence import Evidence, Optics
 from cassi.systems import SDCassi
 from cassi.systems.base import System
 from cassi.systems.grid import SpectralGrid, has_grid
@@ -58,5 +58,5 @@ def find_grid(y: Tensor, system: System) -> SpectralGrid | None:
 
 def _log_evidence(evidence: Evidence, optics: Optics, offsets: Sequence[float]) -> float:
     # The wavelengths of the offsets are unknown. Evenly spaced visible wavelengths replace them.
-    evidence.moment = spectra_moment(np.linspace(450, 650, len(offsets)).tolist())
+    evidence.set_wavelengths(np.linspace(450, 650, len(offsets)).tolist())
     return evidence(replace(optics, offsets=torch.tensor(offsets, dtype=torch.float64))).total

@@ -140,7 +140,8 @@ def _average_cells(cube: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]
     mean = tiles.mean(axis=2).reshape(bands, rows, columns, size).mean(axis=3)
     squares = np.zeros((rows, columns * size))
     for tile, level in zip(tiles, mean, strict=True):
-        difference = tile - np.repeat(level, size, axis=1)[:, None]
+        # In float64 the square of any float32 is finite.
+        difference = np.subtract(tile, np.repeat(level, size, axis=1)[:, None], dtype=np.float64)
         difference *= difference
         squares += difference.sum(axis=1)
     variance = squares.reshape(rows, columns, size).mean(axis=2) / (bands * size)

@@ -4,7 +4,6 @@ Hydra asks `PartSource`, one of its sources of configs, for the names in a group
 of a chosen name. So the config of a network is made, and torch imported, only if it is chosen.
 """
 
-import functools
 from collections.abc import Iterable
 from importlib import resources
 from typing import Any
@@ -28,9 +27,11 @@ _SCHEME = "cassi-parts"
 _KINDS = {group: kind for kind, group in GROUPS.items()}
 
 
-@functools.cache
 def offer_parts() -> None:
-    """Let Hydra find the registered parts, and list the options of groups in `--help`."""
+    """Let Hydra find the registered parts, and list the options of groups in `--help`.
+
+    A launcher of Hydra may replace its registers, so each command calls this anew.
+    """
     for plugin in (PartSource, PartSearchPath):
         Plugins.instance().register(plugin)
     # Hydra copies its sources for each group that --help lists, hundreds of times. Its store of
