@@ -1,4 +1,4 @@
-"""Measure whole commands in fresh processes: processor seconds, elapsed seconds, peak memory.
+"""Measure whole commands in fresh processes: processor seconds and elapsed seconds.
 
     python -m scripts.benchmarks.command                            # starts and the bundled scene
     python -m scripts.benchmarks.command --rounds 9 --processors native avx2
@@ -7,7 +7,7 @@
 Processor seconds are those of the process and of all its children, in the program and in the
 system. Each command runs once before it is measured, so that Python's bytecode is written. The
 rounds of all rows are interleaved: a busy minute of the machine hits every row. The table has the
-median and the least processor seconds, the median of the elapsed seconds, and the largest memory.
+median and the least processor seconds, and the median of the elapsed seconds.
 """
 
 import os
@@ -32,8 +32,6 @@ COMMANDS: dict[str, Sequence[str]] = {
     "bundled scene": _RECONSTRUCT,
     "bundled scene, no pictures": (*_RECONSTRUCT, "output.pictures=false"),
 }
-# The unit of `ru_maxrss` in Linux is KiB.
-_KIB = 1024
 
 
 @dataclass
@@ -45,7 +43,6 @@ class Row:
     processor: str
     cpu_seconds: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    peak_bytes: int = 0
 
     def measure(self, threads: int) -> None:
         """Run the command once, and add its numbers.
@@ -69,7 +66,6 @@ class Row:
             raise subprocess.CalledProcessError(process.returncode, process.args)
         self.cpu_seconds.append(usage.ru_utime + usage.ru_stime)
         self.seconds.append(seconds)
-        self.peak_bytes = max(self.peak_bytes, _KIB * usage.ru_maxrss)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -90,12 +86,12 @@ def main(arguments: list[str] | None = None) -> None:
     # Several Pythons have their packages in different environments, which the table names.
     names = {python: [Path(python).parents[2].name] * (len(pythons) > 1) for python in pythons}
     columns = ["environment"] * (len(pythons) > 1)
-    columns += ["command", "processor", "processor s", "least", "elapsed s", "peak memory, MB"]
+    columns += ["command", "processor", "processor s", "least", "elapsed s"]
     table = Table(*columns)
     for row in rows:
         key = [*names[row.python], row.command, row.processor]
         cpu_seconds = [median(row.cpu_seconds), min(row.cpu_seconds)]
-        table.print(*key, *cpu_seconds, median(row.seconds), round(row.peak_bytes / 1e6))
+        table.print(*key, *cpu_seconds, median(row.seconds))
     write_json(options.json, "commands", table.rows)
 
 
