@@ -152,7 +152,7 @@ class _CameraComparison:
         self._evidence_of: dict[tuple[object, ...], LogEvidence] = {}
 
     def prefers(
-        self, candidates: Sequence[Optics], references: Sequence[Optics], coarse: bool = False
+        self, candidates: Sequence[Optics], references: Sequence[Optics], is_coarse: bool = False
     ) -> bool:
         """Tell whether the frame is significantly more probable under a candidate than a reference.
 
@@ -162,12 +162,12 @@ class _CameraComparison:
         Args:
             candidates: cameras, one of which may be preferred.
             references: the cameras that it is compared with.
-            coarse: whether half of the windows decide, in half of the time.
+            is_coarse: whether half of the windows decide, in half of the time.
         """
         for em_steps in (0, EM_STEPS):
             best, reference = (
                 max(
-                    (self._log_evidence(camera, em_steps, coarse) for camera in cameras),
+                    (self._log_evidence(camera, em_steps, is_coarse) for camera in cameras),
                     key=lambda evidence: evidence.total,
                 )
                 for cameras in (candidates, references)
@@ -179,7 +179,7 @@ class _CameraComparison:
 
     def coarse_log_evidence(self, camera: Optics) -> float:
         """Return the log evidence of half the windows, with spectra of ordinary scenes, nats."""
-        return self._log_evidence(camera, 0, coarse=True).total
+        return self._log_evidence(camera, 0, is_coarse=True).total
 
     def shifted_along(self, camera: Optics, reach: float) -> list[Optics]:
         """Return cameras shifted along the dispersion by −reach to reach pixels, in half pixels."""
@@ -189,11 +189,11 @@ class _CameraComparison:
         steps = round(2 * reach)
         return [camera.moved(0.0, step / 2) for step in range(-steps, steps + 1)]
 
-    def _log_evidence(self, camera: Optics, em_steps: int, coarse: bool) -> LogEvidence:
+    def _log_evidence(self, camera: Optics, em_steps: int, is_coarse: bool) -> LogEvidence:
         offsets = tuple(camera.offsets.tolist())
-        key = id(camera.masks), offsets, camera.row_shift, em_steps, coarse
+        key = id(camera.masks), offsets, camera.row_shift, em_steps, is_coarse
         if key not in self._evidence_of:
-            evidence = self.coarse_evidence if coarse else self.evidence
+            evidence = self.coarse_evidence if is_coarse else self.evidence
             self._evidence_of[key] = evidence(camera, em_steps)
         return self._evidence_of[key]
 
@@ -321,7 +321,7 @@ def _is_step_confirmed(comparison: _CameraComparison, camera: Optics) -> bool:
     """Tell whether the frame is significantly less probable with larger and smaller steps."""
     return all(
         comparison.prefers(
-            [camera], comparison.shifted_along(camera.stretched(factor), 0.5), coarse=True
+            [camera], comparison.shifted_along(camera.stretched(factor), 0.5), is_coarse=True
         )
         for factor in TRIAL_FACTORS
     )

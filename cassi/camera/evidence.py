@@ -428,12 +428,12 @@ class Evidence(Windows):
         strips = self._strips(optics.masks, optics.row_shift)
         bands, count = len(optics.offsets), self.shape[1] + 1
         first = self.corner[:, 1:] - optics.offsets  # (W, C), the column of the mask
-        whole = first.floor()
-        index = whole[..., None].long() + torch.arange(count)
+        first_whole = first.floor()
+        index = first_whole[..., None].long() + torch.arange(count)
         index = (index + 1).clamp(0, strips.shape[-1] - 1)[:, :, None]
         shape = len(strips), bands, self.shape[0]
         columns = strips.expand(*shape, -1).gather(-1, index.expand(*shape, -1))
-        weight = (first - whole)[..., None, None]
+        weight = (first - first_whole)[..., None, None]
         codes = torch.lerp(columns[..., :-1], columns[..., 1:], weight).flatten(2)
         return codes * self.good_pixels[:, None]
 
@@ -503,13 +503,14 @@ class Evidence(Windows):
         Returns:
             Factors of K and of λK₀λ, `(C, C)`.
         """
-        strong, weak = factor[:, :_MAX_COMPONENTS], factor[:, _MAX_COMPONENTS:]
-        count = strong.shape[1]
+        strong_factor, weak_factor = factor[:, :_MAX_COMPONENTS], factor[:, _MAX_COMPONENTS:]
+        count = strong_factor.shape[1]
         _, amplitude, chol, mean = self._evaluate(codes, factor)
         covariance = torch.cholesky_inverse(chol)[:, :count, :count].sum(0)
         mean = mean[:, :count] / amplitude.sqrt()[:, None]
         # The frame tells nothing of weak components.
-        scatter = strong @ (covariance + mean.mT @ mean) @ strong.mT + len(codes) * weak @ weak.mT
+        scatter = strong_factor @ (covariance + mean.mT @ mean) @ strong_factor.mT
+        scatter = scatter + len(codes) * weak_factor @ weak_factor.mT
         illuminant = (scatter.diagonal() / len(codes) / self.moment.diagonal()).sqrt()[:, None]
         prior_factor = illuminant * self.ordinary_factor
         weights = PRIOR_WINDOWS + len(codes)
