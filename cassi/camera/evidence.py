@@ -62,10 +62,10 @@ STRAY_LEVEL = 0.03
 """Standard deviation of stray light, relative to the light of a window."""
 TEXTURE_VARIANCE = 1 / 300
 """Variance of texture that changes from pixel to pixel, relative to the variance of a window."""
+SPECTRAL_COMPONENTS = 8
+"""Largest number of spectral components that are columns of B. Weaker components are part of D."""
 NOISE_LEVEL = 0.005
 """Standard deviation of the noise, relative to the root mean square of the frame."""
-# Largest number of spectral components that are columns of B. Weaker components are part of D.
-_MAX_COMPONENTS = 8
 # Largest number of products of a spectral and a spatial component that are columns of B. Time rises
 # with the square of this number. Weaker products are part of the diagonal D.
 _MAX_PRODUCTS = 24
@@ -475,13 +475,13 @@ class Evidence(Windows):
         return LogEvidence(windows, prior)
 
     def _products(self, factor: Tensor) -> Products:
-        return self.products(factor[:, :_MAX_COMPONENTS], _MAX_PRODUCTS)
+        return self.products(factor[:, :SPECTRAL_COMPONENTS], _MAX_PRODUCTS)
 
     def _evaluate(self, codes: Tensor, factor: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return nats, a², the Cholesky factor of I + BᵀD⁻¹B and the mean of the components."""
         spectral = codes.mT @ factor  # (W, N, C)
-        weak_variance = spectral[..., _MAX_COMPONENTS:].square().sum(-1)
-        spectral = spectral[..., :_MAX_COMPONENTS]
+        weak_variance = spectral[..., SPECTRAL_COMPONENTS:].square().sum(-1)
+        spectral = spectral[..., :SPECTRAL_COMPONENTS]
         roughness = self.y.new_full((len(self.y),), ROUGHNESS)
         is_ordinary = factor is self.ordinary_factor
         products = self.ordinary_products if is_ordinary else self._products(factor)
@@ -503,7 +503,7 @@ class Evidence(Windows):
         Returns:
             Factors of K and of λK₀λ, `(C, C)`.
         """
-        strong_factor, weak_factor = factor[:, :_MAX_COMPONENTS], factor[:, _MAX_COMPONENTS:]
+        strong_factor, weak_factor = factor.tensor_split([SPECTRAL_COMPONENTS], 1)
         count = strong_factor.shape[1]
         _, amplitude, chol, mean = self._evaluate(codes, factor)
         covariance = torch.cholesky_inverse(chol)[:, :count, :count].sum(0)

@@ -45,6 +45,7 @@ from cassi.camera.displacement import (
 from cassi.camera.evidence import (
     LINE_FRACTION,
     ROUGHNESS,
+    SPECTRAL_COMPONENTS,
     STRAY_LEVEL,
     Gaussian,
     Windows,
@@ -54,8 +55,6 @@ from cassi.systems import SDCassi
 
 MAX_WINDOWS = 48
 """Windows of a fit. Time rises in proportion to their number, errors fall with its square root."""
-SPECTRAL_COMPONENTS = 8
-"""Number of components of ordinary spectra. Weaker components are left out."""
 MAX_PRODUCTS = 40
 """Largest number of products of spectral and spatial components. Weaker products count as noise."""
 PITCH_PIXELS = 1.0

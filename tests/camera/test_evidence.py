@@ -46,7 +46,7 @@ def optics(camera):
 
 
 def test_it_is_that_of_a_dense_gaussian(mask, monkeypatch):
-    for limit in ("_MAX_COMPONENTS", "_MAX_PRODUCTS"):
+    for limit in ("SPECTRAL_COMPONENTS", "_MAX_PRODUCTS"):
         monkeypatch.setattr(module, limit, 10_000)  # all of them
     camera = SDCassi(mask, BANDS, STEP)
     evidence = Evidence(frame(camera), camera, wavelengths=NM, count=3)
