@@ -13,6 +13,8 @@ import secrets
 import signal
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -27,8 +29,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from cassi import links
-from cassi.apps.command import WORKER_NUMBER_VARIABLE, plain_warnings
-from cassi.apps.memory import keep_freed_memory, use_huge_pages
+from cassi.apps.command import WORKER_NUMBER_VARIABLE, choose_device, plain_warnings
+from cassi.apps.memory import free_memory, keep_freed_memory, peak_memory, use_huge_pages
 from cassi.apps.reconstructors import add_search_folders, list_search_folders
 from cassi.apps.settings import Cluster, Sharing
 from cassi.plugins import load_plugins, loaded_names
@@ -37,6 +39,8 @@ from cassi.threads import free_cores
 Input = TypeVar("Input")
 Output = TypeVar("Output")
 Argument = TypeVar("Argument")
+START_SECONDS = 4.0
+"""Seconds that processes of this machine take to start. They import torch and this package."""
 MAX_SUBMITTED_JOBS = 1000
 """Largest number of jobs that wait or run on a cluster at one time.
 
@@ -80,6 +84,12 @@ class Command(NamedTuple):
     has_memory_budget: bool
 
 
+class SpareCores(NamedTuple):
+    """This process does the jobs, until it is faster to start processes for the others."""
+
+    command: Command
+
+
 class Workers(NamedTuple):
     """Processes that do the jobs of a command."""
 
@@ -90,11 +100,20 @@ class Workers(NamedTuple):
     command: Command
 
 
+AnyWorkers = Workers | SpareCores | None
+"""Who does the jobs of a command; None means this process."""
+
+
 @contextmanager
-def open_workers(settings: Sharing, *, blocks: bool = False) -> Iterator[Workers | None]:
+def open_workers(
+    settings: Sharing, *, blocks: bool = False, in_order: bool = False
+) -> Iterator[AnyWorkers]:
     """Yield the workers that `processes` and `cluster` ask for; None means this process.
 
-    If `blocks` is true, the workers return freed memory, because their jobs have a memory budget.
+    Args:
+        settings: settings of the command.
+        blocks: the jobs have a memory budget, so the workers return freed memory.
+        in_order: each job continues the one before it, so no two run at one time.
 
     Raises:
         OSError: no scheduler answers at the cluster's address.
@@ -113,6 +132,10 @@ def open_workers(settings: Sharing, *, blocks: bool = False) -> Iterator[Workers
     if settings.cluster is not None:
         with _open_cluster(settings.cluster, settings.processes) as executor:
             yield Workers(lambda _: executor, MAX_SUBMITTED_JOBS, command)
+    elif settings.processes == "auto":
+        # Processes of one GPU would share its memory, and a budget holds for each process.
+        is_free = not (blocks or in_order) and choose_device(settings.device).type == "cpu"
+        yield SpareCores(command) if is_free else None
     elif settings.processes is not None:
         with _open_processes(settings.processes) as open_pool:
             yield Workers(open_pool, 2 * settings.processes, command)
@@ -121,7 +144,7 @@ def open_workers(settings: Sharing, *, blocks: bool = False) -> Iterator[Workers
 
 
 def run_jobs(
-    workers: Workers | None, job: Callable[[Input], Output], items: Iterable[Input]
+    workers: AnyWorkers, job: Callable[[Input], Output], items: Iterable[Input]
 ) -> Iterator[tuple[Input, Output | LostWorker]]:
     """Yield (input, result) of each job in the order in which the jobs end.
 
@@ -134,6 +157,9 @@ def run_jobs(
     if workers is None:
         yield from ((item, job(item)) for item in items)
         return
+    if isinstance(workers, SpareCores):
+        yield from _run_here_first(workers.command, job, deque(items))
+        return
     remaining = iter(items)
     # A killed process breaks its whole pool, and nothing tells which job was at fault. Most often
     # the memory was too small for all jobs together. So the jobs of the broken pool run once more.
@@ -144,6 +170,32 @@ def run_jobs(
         for item in [*(yield from _run(workers, job, second_try)), *second_try]:
             if (yield from _run(workers, job, iter([item]), is_single=True)):
                 yield item, LostWorker(_LOST_MESSAGE)
+
+
+def _run_here_first(
+    command: Command, job: Callable[[Input], Output], items: deque[Input]
+) -> Iterator[tuple[Input, Output | LostWorker]]:
+    """Do jobs in this process; start processes once the others take longer than these to start."""
+    seconds = 0.0
+    while items:
+        count = _count_useful_processes(len(items), seconds)
+        if count > 1:
+            with _open_processes(count) as open_pool:
+                yield from run_jobs(Workers(open_pool, 2 * count, command), job, items)
+            return
+        item, started_at = items.popleft(), time.perf_counter()
+        result = job(item)
+        seconds = max(seconds, time.perf_counter() - started_at)
+        yield item, result
+
+
+def _count_useful_processes(n_jobs: int, seconds: float) -> int:
+    """Return how many processes do jobs of so many seconds each soonest; 1 means this process."""
+    if n_jobs * seconds < START_SECONDS:  # most often, and counting cores takes 10 ms
+        return 1
+    peak = peak_memory(torch.device("cpu"))
+    count = min(free_cores(), n_jobs, free_memory() // peak)
+    return count if count > 1 and n_jobs * seconds * (1 - 1 / count) > START_SECONDS else 1
 
 
 def _run(

@@ -2,13 +2,20 @@
 
 import ctypes
 import os
+import platform
+import re
+import resource
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
+
+from cassi.control_groups import read_text
+from cassi.data.formats import machine_memory
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in malloc.h
 
@@ -41,6 +48,27 @@ def use_huge_pages() -> None:
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     os.environ.setdefault("CASSI_KEEP_RESULTS", "0")
+
+
+def peak_memory(device: torch.device) -> int:
+    """Return the peak memory in bytes, of the allocator on a GPU, or of this process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if platform.system() == "Darwin" else 1024  # Linux counts in KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Return how many bytes of memory further processes may use.
+
+    Args:
+        root: root of the file system, "/" except in tests.
+    """
+    limit = machine_memory(root) - peak_memory(torch.device("cpu"))
+    # Linux alone has this file.
+    text = read_text(root / "proc/meminfo")
+    available = re.search(r"^MemAvailable: *(\d+) kB", text, re.MULTILINE)
+    return max(0, limit if available is None else min(limit, int(available[1]) << 10))
 
 
 class _AllocationCounter(TorchDispatchMode):

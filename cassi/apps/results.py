@@ -4,7 +4,6 @@ import csv
 import json
 import math
 import platform
-import resource
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from cassi import metrics, ops
 from cassi.apps.camera.guide import describe_guide
+from cassi.apps.memory import peak_memory
 from cassi.apps.printing import color_label
 from cassi.apps.settings import Output
 from cassi.calibration.findings import CameraCheck
@@ -364,14 +364,6 @@ def environment(device: torch.device, backend: str) -> Json:
             **{package: version(package) for package in ("cassi", "torch", "numpy", "hydra-core")},
         },
     }
-
-
-def peak_memory(device: torch.device) -> int:
-    """Return the peak memory in bytes, of the allocator on a GPU, or of this process on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    unit = 1 if platform.system() == "Darwin" else 1024  # Linux counts in KiB
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def format_result(results: Json) -> str:

@@ -1,4 +1,4 @@
-"""Time cassi-reconstruct on a folder of snapshots, with one or two processes or Dask workers.
+"""Time cassi-reconstruct on a folder of snapshots: in one process, in several, by Dask workers.
 
     python -m scripts.benchmarks.many_snapshots --snapshots 64 --size 256 --method gap_tv
     python -m scripts.benchmarks.many_snapshots --records 100000    # time many records instead
@@ -25,7 +25,8 @@ from cassi.data.store import Store
 from scripts.benchmarks.tables import Parser, Table, write_json
 
 EXECUTORS: dict[str, tuple[str, ...]] = {
-    "this process": (),
+    "this process": ("processes=null",),
+    "default": (),
     "processes=1": ("processes=1",),
     "processes=2": ("processes=2",),
     "Dask, 1 worker": ("cluster=dask", "cluster.workers=1"),

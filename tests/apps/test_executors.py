@@ -12,8 +12,10 @@ from typing import NamedTuple
 from unittest.mock import Mock
 
 import pytest
+import torch
 from shared import cubes_in, invert, python, snapshots_in, stamps, wait_until, workers_of
 
+from cassi.apps import executors, memory
 from cassi.apps.executors import LostWorker, _find_cluster, make_once, open_workers, run_jobs
 from cassi.apps.settings import Cluster
 from cassi.data.store import Store
@@ -30,9 +32,10 @@ def day(write_day):
 
 
 class Settings(NamedTuple):
-    processes: int | None = None
+    processes: int | str | None = None
     cluster: Cluster | None = None
     threads: int = 1
+    device: str = "cpu"
 
 
 def is_there(process):
@@ -68,6 +71,44 @@ def test_what_jobs_share_is_made_once():
 
     assert make_once(make, 1) is make_once(make, 1)
     assert make_once(make, 2) == [2]
+
+
+def own_process(_):
+    """A job: say which process does it."""
+    return os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("start_seconds", "cores", "memory", "starts"),
+    [
+        (0.0, 2, 1 << 40, True),
+        (60.0, 2, 1 << 40, False),
+        (0.0, 1, 1 << 40, False),
+        (0.0, 2, 1, False),
+    ],
+    ids=["long jobs", "short jobs", "one core", "little memory"],
+)
+def test_processes_start_where_they_are_faster(monkeypatch, start_seconds, cores, memory, starts):
+    for name, value in (("free_cores", lambda: cores), ("free_memory", lambda: memory)):
+        monkeypatch.setattr(executors, name, value)
+    monkeypatch.setattr(executors, "START_SECONDS", start_seconds)
+    with open_workers(Settings("auto")) as workers:
+        done = dict(run_jobs(workers, own_process, range(6)))
+    assert list(done) == sorted(done) or starts
+    assert done[0] == os.getpid()
+    assert (os.getpid() not in list(done.values())[1:]) is starts
+    with open_workers(Settings("auto"), in_order=True) as workers:
+        assert workers is None
+
+
+def test_memory_of_further_processes(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "machine_memory", lambda root: 1 << 62)
+    (tmp_path / "proc").mkdir()
+    assert memory.free_memory(tmp_path) == (1 << 62) - memory.peak_memory(torch.device("cpu"))
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    2048 kB\n")
+    assert memory.free_memory(tmp_path) == 2 << 20
+    monkeypatch.setattr(memory, "machine_memory", lambda root: 1)
+    assert memory.free_memory(tmp_path) == 0
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from cassi.apps.executors import LostWorker, Workers, make_once, run_jobs
+from cassi.apps.executors import AnyWorkers, LostWorker, make_once, run_jobs
 from cassi.apps.printing import is_quiet
 from cassi.apps.reconstruct.journal import Journal, fingerprint_snapshot
 from cassi.apps.reconstruct.parts import ESTIMATES, Parts
@@ -46,9 +46,7 @@ class SolvedBlock:
     record: Json
 
 
-def reconstruct_in_blocks(
-    settings: Reconstruct, folder: Path, workers: Workers | None = None
-) -> float:
+def reconstruct_in_blocks(settings: Reconstruct, folder: Path, workers: AnyWorkers = None) -> float:
     """Reconstruct one scene within `memory_budget`, and write the results.
 
     Args:
@@ -145,7 +143,7 @@ def _compute_blocks(
     journal: Journal,
     plan: Json,
     stacks: Sequence[Stack],
-    workers: Workers | None,
+    workers: AnyWorkers,
 ) -> list[Json]:
     """Compute and write the blocks of a plan that are not finished; return all records."""
     iterations = scene.reconstructor.iterations

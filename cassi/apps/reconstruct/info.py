@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from cassi import ops
-from cassi.apps.memory import peak_of
+from cassi.apps.memory import peak_memory, peak_of
 from cassi.apps.reconstruct.parts import Parts
 from cassi.apps.reconstruct.snapshots import find_snapshots, is_many, settings_of_snapshot
 from cassi.apps.reconstructors import Recipe
-from cassi.apps.results import peak_memory
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.apps.snapshot import prepare
 from cassi.data.formats import machine_memory

@@ -57,7 +57,7 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
         from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
         from cassi.apps.reconstruct.many import reconstruct_many
 
-        with open_workers(settings, blocks=blocks) as workers:
+        with open_workers(settings, blocks=blocks, in_order=settings.sequence) as workers:
             if has_many_snapshots:
                 return reconstruct_many(settings, run, workers)
             return reconstruct_in_blocks(settings, run.folder, workers)

@@ -18,7 +18,7 @@ from cassi import methods, metrics
 from cassi.apps import results
 from cassi.apps.command import Run
 from cassi.apps.errors import describe_failure
-from cassi.apps.executors import LostWorker, Workers, make_once, run_jobs
+from cassi.apps.executors import AnyWorkers, LostWorker, make_once, run_jobs
 from cassi.apps.folders import check_shares, lock_folder
 from cassi.apps.reconstruct.batch import attempt, batch_size, recover_batch
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
@@ -67,7 +67,7 @@ class CubeStore(NamedTuple):
     """Whether each snapshot also has a folder, for its pictures and tables."""
 
 
-def reconstruct_many(settings: Reconstruct, run: Run, workers: Workers | None) -> float:
+def reconstruct_many(settings: Reconstruct, run: Run, workers: AnyWorkers) -> float:
     """Reconstruct every snapshot of this command's share that is not finished yet.
 
     Returns:

@@ -16,6 +16,7 @@ from torch import Tensor
 from cassi import metrics, ops
 from cassi.apps import results
 from cassi.apps.inputs import name_scene
+from cassi.apps.memory import peak_memory
 from cassi.apps.reconstruct.parts import Parts
 from cassi.apps.settings import Output, Reconstruct
 from cassi.apps.snapshot import print_findings
@@ -121,7 +122,7 @@ def finish(
             )
             if bars:
                 results.save_map(stage, shrink(bars[0]), picture_cube, wavelengths, errors=errors)
-        numbers["peak_memory_bytes"] = results.peak_memory(snapshot.y.device)
+        numbers["peak_memory_bytes"] = peak_memory(snapshot.y.device)
         results.write_numbers(stage / "metrics.json", numbers)
     print(results.format_result(numbers), f"-> {folder}", sep="\n")
     print_findings(numbers)

@@ -118,18 +118,20 @@ class Sharing(Common):
     """Settings of commands that have many jobs: which processes do them.
 
     Attributes:
-        processes: number of worker processes on this machine; None does all jobs in this one.
+        processes: number of worker processes on this machine; None does all jobs in this one, and
+            "auto" starts as many as have a free processor and memory, if that is faster.
         cluster: workers on other machines, by Dask.
         share: "3/16" for the third of sixteen commands that share the jobs.
     """
 
-    processes: int | None = field(default=None, metadata=NO_INFLUENCE)
+    device: str
+    processes: Any = field(default=None, metadata=NO_INFLUENCE)
     cluster: Cluster | None = field(default=None, metadata=NO_INFLUENCE)
     share: str | None = field(default=None, metadata=NO_INFLUENCE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.processes is not None:
+        if self.processes not in (None, "auto"):
             whole_number("processes", self.processes, 1, 1024)
 
 
@@ -262,6 +264,7 @@ class Reconstruct(Snapshots, Sharing):
             "guide": self.guide.file,
             "output.unit": self.output.unit,
             "batch": None if self.batch in ("auto", 1) else self.batch,
+            "processes": None if self.processes == "auto" else self.processes,
         }
         for name, excluded_names in _CLASHES.items():
             # None, false and 0 are the neutral values of all these settings.

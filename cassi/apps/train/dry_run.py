@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from cassi.apps.results import peak_memory
+from cassi.apps.memory import peak_memory
 from cassi.apps.settings import Train
 from cassi.evaluation.runner import PeakMemory
 
