@@ -159,7 +159,7 @@ def spectra_moment(wavelengths: Sequence[float]) -> Tensor:
 
 
 class Windows:
-    """Windows of frames, as small float64 matrices on the CPU.
+    """Windows of frames, as small matrices on the CPU.
 
     The choice of the windows does not depend on the bands of the camera. So all cameras are
     compared by one choice of windows.
@@ -170,6 +170,8 @@ class Windows:
         good_pixels: pixels that count, shaped like one frame or all; None: all.
         count: largest number of windows.
         select: tells which windows may be used, from their corners `(W, 2)` and their shape.
+        dtype: dtype of all matrices. D is at least `TEXTURE_VARIANCE` of the light, so errors of
+            single precision are about 0.01 nats.
 
     Attributes:
         shape: rows and columns of a window.
@@ -195,6 +197,7 @@ class Windows:
         good_pixels: Tensor | None = None,
         count: int = MAX_WINDOWS,
         select: Callable[[Tensor, tuple[int, int]], Tensor] | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         frame = system.orient(y).double().cpu()
         is_good = torch.ones_like(frame, dtype=torch.bool)
@@ -223,7 +226,7 @@ class Windows:
                 )
         indices = _spread_indices(len(positions), count)
         positions = positions[indices]
-        self.y = windows[tuple(positions.T)].flatten(1)  # (W, N)
+        self.y = windows[tuple(positions.T)].flatten(1).to(dtype)  # (W, N)
         self.good_pixels = good_windows[tuple(positions.T)]
         self.sample, self.shot = positions[:, 0], positions[:, 1]
         self.corner = corners[indices]
@@ -231,11 +234,13 @@ class Windows:
         self.row_offsets, self.column_offsets = (
             coordinate.flatten() for coordinate in _pixel_grid(rows, columns)
         )
-        self.roughness_shares, self.roughness_maps = _decompose_roughness(rows, columns)
+        self.roughness_shares, self.roughness_maps = (
+            value.to(dtype) for value in _decompose_roughness(rows, columns)
+        )
 
     def products(self, factor: Tensor, count: int) -> Products:
         """Return the strongest products of a spatial component and a column of a factor."""
-        strength = factor.square().sum(0)
+        strength = factor.square().sum(0).to(self.y)
         variance = (self.roughness_shares[:, None] * strength).flatten()
         order = variance.argsort(descending=True)[:count]
         is_column = (
@@ -289,7 +294,7 @@ class Windows:
         power = spectral.square()
         pixels = self.good_pixels.sum(1)
         level = power.sum((1, 2)) / pixels
-        level = level.clamp_min(1e-9 * level.amax().clamp_min(1e-30))
+        level = level.clamp_min(1e-9 * level.amax().clamp_min(1e-20))
         mean_power = (self.y.square().sum(1) / pixels).clamp_min(1e-9 * self.power)
         noise = noise * (TEXTURE_VARIANCE + NOISE_LEVEL**2 * self.power / mean_power)
         # The components, the products and the stray light have a scale each.
@@ -341,8 +346,11 @@ class Gaussian(NamedTuple):
         chol = torch.linalg.cholesky_ex(inner_products).L
         scales = self.scales[..., None]
         mean = torch.cholesky_solve(scales * (weighted_columns.mT @ y), chol)
-        residual = (y - self.columns @ (scales * mean)) / self.residual_variance[..., None]
-        amplitude = (y * residual).sum(1) / self.good_pixels.sum(1)[:, None]
+        difference = y - self.columns @ (scales * mean)
+        residual = difference / self.residual_variance[..., None]
+        # yᵀS⁻¹y as a sum of squares: its terms do not cancel, so single precision suffices.
+        square = (difference * residual).sum(1) + mean.square().sum(1)
+        amplitude = square / self.good_pixels.sum(1)[:, None]
         return chol, amplitude.clamp_min(1e-30), mean, residual, weighted_columns
 
     def draw(self, count: int, random: torch.Generator) -> Tensor:
@@ -350,16 +358,16 @@ class Gaussian(NamedTuple):
         amplitudes = torch.randn(
             len(self.residual_variance), self.columns.shape[2], count, generator=random
         )
-        noise = torch.randn(*self.residual_variance.shape, count, generator=random).double()
-        noise = noise * self.residual_variance.sqrt()[..., None]
-        amplitudes = self.scales[..., None] * amplitudes.double()
+        noise = torch.randn(*self.residual_variance.shape, count, generator=random)
+        noise = self.residual_variance.sqrt()[..., None] * noise
+        amplitudes = self.scales[..., None] * amplitudes
         return (self.columns @ amplitudes + noise) * self.good_pixels[..., None]
 
     def nats(self, chol: Tensor, amplitude: Tensor) -> Tensor:
         """Return the log evidence −N/2·log a² − ½·log det S of each window, for the first frame."""
         logs = torch.where(self.good_pixels, self.residual_variance.log(), 0).sum(1) / 2
         logs = logs + chol.diagonal(dim1=1, dim2=2).log().sum(1)
-        return -self.good_pixels.sum(1) / 2 * amplitude[:, 0].log() - logs
+        return (-self.good_pixels.sum(1) / 2 * amplitude[:, 0].log() - logs).double()
 
 
 def _pixel_grid(rows: int, columns: int) -> tuple[Tensor, Tensor]:
@@ -395,6 +403,7 @@ class Evidence(Windows):
         good_pixels: pixels that count, shaped like one frame or all; None: all.
         wavelengths: nm, one per band; None: even from 450 to 650 nm.
         count: largest number of windows.
+        dtype: dtype of all matrices, see `Windows`.
 
     Raises:
         ValueError: no window is lit.
@@ -407,8 +416,9 @@ class Evidence(Windows):
         good_pixels: Tensor | None = None,
         wavelengths: Sequence[float] | None = None,
         count: int = MAX_WINDOWS,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__(y, system, good_pixels, count)
+        super().__init__(y, system, good_pixels, count, dtype=dtype)
         bands = system.bands
         self.set_wavelengths(wavelengths or np.linspace(450, 650, bands).tolist())
         # The masks of a comparison often lie at one row and at many columns.
@@ -421,7 +431,7 @@ class Evidence(Windows):
         self.ordinary_products = self._products(self.ordinary_factor)
 
     def codes(self, optics: Optics) -> Tensor:
-        """Return the mask of each band on the windows' pixels, `(W, C, N)` float64.
+        """Return the mask of each band on the windows' pixels, `(W, C, N)`.
 
         A mask pixel at (r, c) falls at (r + row_shift, c + offset).
         """
@@ -433,7 +443,7 @@ class Evidence(Windows):
         index = (index + 1).clamp(0, strips.shape[-1] - 1)[:, :, None]
         shape = len(strips), bands, self.shape[0]
         columns = strips.expand(*shape, -1).gather(-1, index.expand(*shape, -1))
-        weight = (first - first_whole)[..., None, None]
+        weight = (first - first_whole).to(self.y)[..., None, None]
         codes = torch.lerp(columns[..., :-1], columns[..., 1:], weight).flatten(2)
         return codes * self.good_pixels[:, None]
 
@@ -446,14 +456,14 @@ class Evidence(Windows):
             latest_masks, latest_shift, strips = self._latest_strips
             if latest_masks is masks and latest_shift == row_shift:
                 return strips
-        padded = torch.nn.functional.pad(masks.double(), (1, 1, 1, 1))
+        padded = torch.nn.functional.pad(masks.to(self.y), (1, 1, 1, 1))
         first = self.corner[:, :1].double() - row_shift
         index = first.floor().long() + torch.arange(self.shape[0] + 1)
         index = (index + 1).clamp(0, padded.shape[-2] - 1)  # (W, rows + 1)
         rows = torch.stack(
             [padded[shot, :, i] for shot, i in zip(self.shot.tolist(), index, strict=True)]
         )
-        weight = (first - first.floor())[:, :, None, None]
+        weight = (first - first.floor()).to(self.y)[:, :, None, None]
         strips = torch.lerp(rows[..., :-1, :], rows[..., 1:, :], weight)
         self._latest_strips = masks, row_shift, strips
         return strips
@@ -479,7 +489,7 @@ class Evidence(Windows):
 
     def _evaluate(self, codes: Tensor, factor: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return nats, a², the Cholesky factor of I + BᵀD⁻¹B and the mean of the components."""
-        spectral = codes.mT @ factor  # (W, N, C)
+        spectral = codes.mT @ factor.to(self.y)  # (W, N, C)
         weak_variance = spectral[..., SPECTRAL_COMPONENTS:].square().sum(-1)
         spectral = spectral[..., :SPECTRAL_COMPONENTS]
         roughness = self.y.new_full((len(self.y),), ROUGHNESS)
@@ -506,8 +516,8 @@ class Evidence(Windows):
         strong_factor, weak_factor = factor.tensor_split([SPECTRAL_COMPONENTS], 1)
         count = strong_factor.shape[1]
         _, amplitude, chol, mean = self._evaluate(codes, factor)
-        covariance = torch.cholesky_inverse(chol)[:, :count, :count].sum(0)
-        mean = mean[:, :count] / amplitude.sqrt()[:, None]
+        covariance = torch.cholesky_inverse(chol)[:, :count, :count].sum(0).double()
+        mean = (mean[:, :count] / amplitude.sqrt()[:, None]).double()
         # The frame tells nothing of weak components.
         scatter = strong_factor @ (covariance + mean.mT @ mean) @ strong_factor.mT
         scatter = scatter + len(codes) * weak_factor @ weak_factor.mT

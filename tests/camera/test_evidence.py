@@ -49,9 +49,9 @@ def test_it_is_that_of_a_dense_gaussian(mask, monkeypatch):
     for limit in ("SPECTRAL_COMPONENTS", "_MAX_PRODUCTS"):
         monkeypatch.setattr(module, limit, 10_000)  # all of them
     camera = SDCassi(mask, BANDS, STEP)
-    evidence = Evidence(frame(camera), camera, wavelengths=NM, count=3)
+    evidence = Evidence(frame(camera), camera, wavelengths=NM, count=3, dtype=torch.float64)
     found = evidence(optics(camera), em_steps=0).windows
-    codes = evidence.codes(optics(camera)).double()
+    codes = evidence.codes(optics(camera))
     down, along = evidence.row_offsets, evidence.column_offsets
     apart = torch.hypot(down[:, None] - down, along[:, None] - along)
     space = (1 - module.ROUGHNESS) + module.ROUGHNESS * torch.exp(
@@ -66,6 +66,15 @@ def test_it_is_that_of_a_dense_gaussian(mask, monkeypatch):
         square = y @ torch.linalg.solve(s, y)
         expected = -many / 2 * math.log(square / many) - torch.logdet(s) / 2
         assert float(nats) == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_single_precision_suffices(mask):
+    camera = SDCassi(mask, BANDS, STEP)
+    singles, doubles = (
+        Evidence(frame(camera), camera, wavelengths=NM, dtype=dtype)(optics(camera)).windows
+        for dtype in (torch.float32, torch.float64)
+    )
+    torch.testing.assert_close(singles, doubles, rtol=0, atol=0.02)
 
 
 @pytest.mark.parametrize("axis", [-1, -2])

@@ -13,7 +13,7 @@ from cassi.apps.results import format_estimates, summarize_calibration
 from cassi.camera.displacement import BLURS, DISPLACEMENTS, PARAMETERS
 from cassi.camera.place import COARSE_PARAMETERS, PlaceFit
 from cassi.camera.search import can_be_placed, find_light, place_mask
-from cassi.camera.window_model import BROADBAND, SIMULATED_LINES
+from cassi.camera.window_model import BROADBAND, SIMULATED_LINES, SIMULATED_TAPS
 from cassi.pipeline.calibrate import calibrate_on
 from cassi.pipeline.snapshot import CalibrationRun
 from cassi.systems import SDCassi
@@ -138,12 +138,25 @@ def test_what_a_frame_does_not_tell_stays():
     assert place.significant["blur"] == max(place.values["blur"], 0.0)
 
 
+def test_rows_are_sampled_as_pixels_are():
+    camera, y = measure(0.3)
+    fit = PlaceFit(y, camera, wavelengths=NM, count=12, light=SIMULATED_TAPS)
+    start = fit.start()
+    start.values.update({"across": 0.21, "along": 0.4, "bands": 0.3, "step": -0.4, "curve": 0.2})
+    keys = ("across", "step", "blur")
+    # A tilt that moves nothing, but differs from pixel to pixel.
+    tilted = replace(start, values=start.values | {"tilt": 1e-9})
+    found, wanted = fit.codes(start, keys), fit.codes(tilted, keys)
+    torch.testing.assert_close(found[0], wanted[0], rtol=0, atol=1e-4)
+    for change, wanted_change in zip(found[1], wanted[1], strict=True):
+        torch.testing.assert_close(change, wanted_change, rtol=0, atol=1e-3)
+
+
 @pytest.mark.parametrize("lines", [False, True])
 def test_gradients_are_those_of_the_evidence(lines):
     camera, y = measure(0.3)
-    fit = PlaceFit(
-        y, camera, wavelengths=NM, count=12, light=SIMULATED_LINES if lines else BROADBAND
-    )
+    light = SIMULATED_LINES if lines else BROADBAND
+    fit = PlaceFit(y, camera, wavelengths=NM, count=12, light=light, dtype=torch.float64)
     random = torch.Generator().manual_seed(4)
     state = replace(
         fit.start(), light=0.3 * torch.randn(len(fit.offsets), generator=random).double()
