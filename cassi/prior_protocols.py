@@ -21,7 +21,6 @@ class Remembering(Protocol):
         """Return the prior of one run, with an empty memory of its own."""
 
 
-@runtime_checkable
 class TensorMemoryPrior(Protocol):
     """A prior that keeps tensors from call to call."""
 
@@ -29,7 +28,6 @@ class TensorMemoryPrior(Protocol):
     """The tensors; None if the prior also keeps other values, which a CUDA graph cannot record."""
 
 
-@runtime_checkable
 class RotatablePrior(Protocol):
     """A prior whose memory has the bands of the cube; if the cube is rotated, so is the memory."""
 
@@ -37,7 +35,6 @@ class RotatablePrior(Protocol):
         """Rotate the bands of the memory by Rᵀ, R `(B, C, C')`; the caller rotates the cube."""
 
 
-@runtime_checkable
 class CountingPrior(Protocol):
     """A prior that counts its calls, and can be applied without counting."""
 

@@ -8,9 +8,16 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from cassi.checks import whole_number
-from cassi.prior_protocols import Prior, TensorMemoryPrior
+from cassi.prior_protocols import Prior
 from cassi.priors.low_rank import LowRank
-from cassi.priors.memory import apply_uncounted, begin, count_call, get_memory, rotate_memory
+from cassi.priors.memory import (
+    apply_uncounted,
+    begin,
+    count_call,
+    get_memory,
+    keeps_tensors,
+    rotate_memory,
+)
 from cassi.priors.tv import TV
 
 Priors = Sequence[Prior] | Mapping[str, Prior]
@@ -87,7 +94,7 @@ class _ComposedRun:
         # Each prior takes as many tensors as it has now.
         tensors = list(values)
         for prior in self.priors:
-            if isinstance(prior, TensorMemoryPrior) and prior.memory:
+            if keeps_tensors(prior) and prior.memory:
                 count = len(prior.memory)
                 prior.memory, tensors = tensors[:count], tensors[count:]
 

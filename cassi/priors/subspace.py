@@ -12,8 +12,15 @@ from torch import Tensor
 
 from cassi import ops
 from cassi.checks import not_negative, whole_number
-from cassi.prior_protocols import Prior, TensorMemoryPrior, is_proximal
-from cassi.priors.memory import apply_uncounted, begin, count_call, get_memory, rotate_memory
+from cassi.prior_protocols import Prior, is_proximal
+from cassi.priors.memory import (
+    apply_uncounted,
+    begin,
+    count_call,
+    get_memory,
+    keeps_tensors,
+    rotate_memory,
+)
 from cassi.priors.tv import TV
 
 DEFAULT_PRIOR = TV(norm="nuclear", warm=True)
@@ -221,7 +228,7 @@ class _SubspaceRun:
 
     @memory.setter
     def memory(self, values: Sequence[Tensor]) -> None:
-        if values and isinstance(self.prior, TensorMemoryPrior):
+        if values and keeps_tensors(self.prior):
             self.prior.memory = values
 
     def apply(self, components: Tensor, sigma: float | Tensor) -> Tensor:

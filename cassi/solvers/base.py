@@ -13,6 +13,7 @@ from typing import (
     NamedTuple,
     Protocol,
     TypedDict,
+    TypeGuard,
     TypeVar,
     runtime_checkable,
 )
@@ -169,7 +170,6 @@ Callback = Callable[[Iteration, Any], bool | None]
 """Called after every iteration with its statistics and its cube; returning True stops the loop."""
 
 
-@runtime_checkable
 class Selective(Protocol):
     """A callback that needs the cubes of some iterations only, because each cube takes time."""
 
@@ -184,7 +184,11 @@ def is_sampled(index: int, interval: int, last: int) -> bool:
 
 def wants_cube(callback: Callback, iteration: Iteration) -> bool:
     """Return whether a callback needs the cube of this iteration."""
-    return not isinstance(callback, Selective) or bool(callback.wants(iteration))
+    return not _is_selective(callback) or bool(callback.wants(iteration))
+
+
+def _is_selective(callback: Callback) -> TypeGuard[Selective]:
+    return hasattr(callback, "wants")
 
 
 class CallbackWrapper:
