@@ -11,7 +11,8 @@ from torch import Tensor
 
 from cassi.calibration.correlation import Correlation, Peak
 from cassi.calibration.findings import CameraCheck, Finding, reversal_advice
-from cassi.camera.evidence import EM_STEPS, MAX_WINDOWS, Evidence, LogEvidence, Optics
+from cassi.camera.evidence import EM_STEPS, Evidence, LogEvidence, Optics
+from cassi.camera.windows import MAX_WINDOWS
 from cassi.systems import BlurredCassi, SDCassi
 from cassi.systems.coded import CodedSystem
 

@@ -43,15 +43,8 @@ from cassi.camera.displacement import (
     from_middle,
     sample_grid,
 )
-from cassi.camera.evidence import (
-    LINE_FRACTION,
-    ROUGHNESS,
-    SPECTRAL_COMPONENTS,
-    STRAY_LEVEL,
-    Gaussian,
-    Windows,
-    ordinary_spectra,
-)
+from cassi.camera.evidence import LINE_FRACTION, SPECTRAL_COMPONENTS, ordinary_spectra
+from cassi.camera.windows import ROUGHNESS, STRAY_LEVEL, Gaussian, Windows
 from cassi.systems import SDCassi
 
 MAX_WINDOWS = 48

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from cassi.camera import evidence as module
+from cassi.camera import windows
 from cassi.camera.evidence import Evidence, Optics, spectra_moment
 from cassi.systems import SDCassi
 
@@ -54,15 +55,17 @@ def test_it_is_that_of_a_dense_gaussian(mask, monkeypatch):
     codes = evidence.codes(optics(camera))
     down, along = evidence.row_offsets, evidence.column_offsets
     apart = torch.hypot(down[:, None] - down, along[:, None] - along)
-    space = (1 - module.ROUGHNESS) + module.ROUGHNESS * torch.exp(
-        -apart / module.CORRELATION_PIXELS
+    space = (1 - windows.ROUGHNESS) + windows.ROUGHNESS * torch.exp(
+        -apart / windows.CORRELATION_PIXELS
     )
     moment = spectra_moment(NM)
     for y, code, nats in zip(evidence.y, codes, found, strict=True):
         plain = code.mT @ moment @ code
         level, many = plain.diagonal().mean(), len(y)
-        noise = module.TEXTURE_VARIANCE + module.NOISE_LEVEL**2 * evidence.power / y.square().mean()
-        s = plain * space + level * (module.STRAY_LEVEL**2 + noise * torch.eye(many))
+        noise = (
+            windows.TEXTURE_VARIANCE + windows.NOISE_LEVEL**2 * evidence.power / y.square().mean()
+        )
+        s = plain * space + level * (windows.STRAY_LEVEL**2 + noise * torch.eye(many))
         square = y @ torch.linalg.solve(s, y)
         expected = -many / 2 * math.log(square / many) - torch.logdet(s) / 2
         assert float(nats) == pytest.approx(float(expected), rel=1e-6)
