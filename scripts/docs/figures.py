@@ -116,10 +116,10 @@ def fill(page: str, text: str, figures: Figures) -> str:
         ValueError: a quote is not on the page exactly once.
     """
     for name, make in TABLES.items():
-        begin, end = f"<!-- figures: {name} -->\n\n", "\n\n<!-- end -->"
+        begin, end = f"<!-- figures: {name} -->", "<!-- end -->"
         if begin in text:
             head, _, tail = text.partition(begin)
-            text = head + begin + make(figures) + end + tail.partition(end)[2]
+            text = f"{head}{begin}\n\n{make(figures)}\n\n{end}{tail.partition(end)[2]}"
     values = {name: _quotable(value) for name, value in figures.items()}
     for quote in QUOTES.get(page, ()):
         # The quote is found by its words, with any number at the position of a field.

@@ -93,3 +93,17 @@ def test_every_paper_is_found_in_its_docstring():
     for name in script.list_models(shipped=False):
         authors, title, venue = script.read_source(script.find_model(name).make)
         assert name == "cassi_net" or (authors and title and venue), name
+
+
+def test_an_empty_place_gets_its_table_alone(monkeypatch):
+    monkeypatch.setattr(script, "TABLES", {"one": lambda _: "| 1 |", "two": lambda _: "| 2 |"})
+    page = (
+        "# A\n\n<!-- figures: one --><!-- end -->\n\n"
+        "## B\n\n<!-- figures: two -->\nold\n<!-- end -->\n"
+    )
+    filled = script.fill("page.md", page, {})
+    assert filled == (
+        "# A\n\n<!-- figures: one -->\n\n| 1 |\n\n<!-- end -->\n\n"
+        "## B\n\n<!-- figures: two -->\n\n| 2 |\n\n<!-- end -->\n"
+    )
+    assert script.fill("page.md", filled, {}) == filled
