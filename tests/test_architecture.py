@@ -211,21 +211,27 @@ print(cost, *early, *({SLOW | CONFIG_LIBRARIES} & sys.modules.keys()))
     assert min(costs) < 0.3
 
 
-def test_torch_is_imported_by_the_job_of_a_command_alone():
+def test_torch_is_imported_by_the_job_of_a_command_alone(tmp_path):
     """Help, config and mistakes in options need no torch, where no network is chosen."""
-    code = """
+    code = f"""
 import sys
 from importlib import import_module
 from cassi.__main__ import COMMANDS
-commands = {name: module for name, (module, _) in COMMANDS.items() if name != "train"}
+commands = {{name: module for name, (module, _) in COMMANDS.items() if name != "train"}}
 for name, module in commands.items():
     views = [["--help"]] if name in ("live", "view") else [["--help"], ["--cfg", "job"], ["sede=1"]]
     for words in [*views, ["--version"]]:
-        sys.argv = [f"cassi-{name}", *words]
+        sys.argv = [f"cassi-{{name}}", *words]
         try:
             import_module(module).main()
         except SystemExit as end:
             assert end.code == 2 * (words == ["sede=1"]) or end.code is None, (name, words)
         assert "torch" not in sys.modules, (name, words)
+sys.argv = ["cassi-reconstruct", "solver.iterations=2", "hydra.run.dir={tmp_path}"]
+import_module(commands["reconstruct"]).main()
+assert "torch" in sys.modules
+slow = {SLOW | {"sympy"}} - {{"PIL", "tifffile"}}
+assert not slow & sys.modules.keys(), slow & sys.modules.keys()
 """
     python("-c", code)
+    assert (tmp_path / "bands.png").exists()
