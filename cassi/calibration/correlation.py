@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv1d, conv2d, pad
 
-from cassi.camera.window_model import outer_offsets
+from cassi.camera.light_model import outer_offsets
 from cassi.systems.psf import fast_length
 
 SEARCH_PIXELS = 16

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from cassi.camera.window_model import MARGIN_PIXELS, outer_offsets
+from cassi.camera.light_model import MARGIN_PIXELS, outer_offsets
 
 SHIFT_DEVIATION = 1.0
 """Prior standard deviation of the shift s, pixels. Cameras are mounted to about a pixel."""

@@ -8,16 +8,15 @@ from itertools import product
 from torch import Tensor
 
 from cassi.camera.displacement import ALONG_DISPERSION, BLURS, DISPLACEMENTS
-from cassi.camera.place import COARSE_PARAMETERS, MaskPlacement, PlaceFit
-from cassi.camera.window_model import (
-    MAX_WINDOWS,
+from cassi.camera.light_model import (
     ONE_LINE_PER_BAND,
     PITCH_PIXELS,
     SIMULATED_LINES,
     SIMULATED_TAPS,
     LightModel,
-    State,
 )
+from cassi.camera.place import COARSE_PARAMETERS, MaskPlacement, PlaceFit
+from cassi.camera.window_model import MAX_WINDOWS, State
 from cassi.systems import SDCassi, System
 
 COARSE_STEPS, STEPS, FINAL_STEPS = 8, 5, 6

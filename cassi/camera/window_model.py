@@ -44,6 +44,13 @@ from cassi.camera.displacement import (
     sample_grid,
 )
 from cassi.camera.evidence import LINE_FRACTION, SPECTRAL_COMPONENTS, ordinary_spectra
+from cassi.camera.light_model import (
+    BROADBAND,
+    MARGIN_PIXELS,
+    LightModel,
+    even_offsets,
+    outer_offsets,
+)
 from cassi.camera.windows import ROUGHNESS, STRAY_LEVEL, Gaussian, Windows
 from cassi.systems import SDCassi
 
@@ -51,11 +58,6 @@ MAX_WINDOWS = 48
 """Windows of a fit. Time rises in proportion to their number, errors fall with its square root."""
 MAX_PRODUCTS = 40
 """Largest number of products of spectral and spatial components. Weaker products count as noise."""
-PITCH_PIXELS = 1.0
-"""Pixels between offsets in broadband light. A finer pitch does not place the mask better."""
-MARGIN_PIXELS = 3.0
-"""Width of the light beyond the outermost bands, pixels. So a nominal dispersion of 100 pixels may
-be wrong by 3 %."""
 WALK_STEP = 0.2
 """Prior value of the step of the random walk of log λ. A smaller one gives smoother light."""
 WALK_PRIOR_STEPS = 6
@@ -71,32 +73,6 @@ ROUGHNESS_LIMITS = (0.005, 0.8)
 # Least number of frames that are drawn for the Fisher information, summed over all windows. Time
 # rises with this number, and the relative error of the information falls with its square root.
 _MIN_DRAWS = 288
-
-
-class LightModel(NamedTuple):
-    """Model of the light of a frame.
-
-    Attributes:
-        pitch: pixels between offsets. 0: light comes in one line per band, at the band's offset.
-        is_simulated: the frame may be simulated, with light that ends at the edges of the mask.
-            Then windows at these edges are allowed if there are few others.
-        uses_taps: fractions of a pixel are interpolated linearly: first the mask on the pixels of
-            the scene, then each band on the detector. Simulations and reconstructions do that;
-            sensors do not.
-        points: for each sample, the place of its narrow-band light in the spectrum, in bands; None:
-            light anywhere in the spectrum. Empty: None for all samples.
-    """
-
-    pitch: float = PITCH_PIXELS
-    is_simulated: bool = False
-    uses_taps: bool = False
-    points: Sequence[float | None] = ()
-
-
-BROADBAND = LightModel()
-ONE_LINE_PER_BAND = LightModel(0.0)
-SIMULATED_LINES = LightModel(0.0, is_simulated=True)
-SIMULATED_TAPS = LightModel(0.0, is_simulated=True, uses_taps=True)
 
 
 @dataclass(frozen=True)
@@ -160,7 +136,7 @@ class WindowModel:
         self.oversampling = 1 if light.uses_taps else SAMPLES_PER_PIXEL
         self.mask_samples = fine_mask(mask, self.oversampling)
         self.offsets, self.pitch = (
-            (bands, 0.0) if self.has_lines else _even_offsets(bands, light.pitch)
+            (bands, 0.0) if self.has_lines else even_offsets(bands, light.pitch)
         )
         self.keys = (*DISPLACEMENTS, *((*ALONG_DISPERSION, "blur") if self.has_lines else BLURS))
         self.middle = float(bands[[0, -1]].mean())
@@ -504,24 +480,6 @@ class _View(NamedTuple):
 
 def _with_window_value(state: State, key: str, values: Tensor) -> State:
     return replace(state, noise=values) if key == "noise" else replace(state, roughness=values)
-
-
-def outer_offsets(offsets: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of the light of the outermost bands, half a band beyond their offsets."""
-    if len(offsets) == 1:
-        return offsets[0] - 0.5, offsets[0] + 0.5
-    first, last = offsets[1] - offsets[0], offsets[-1] - offsets[-2]
-    return offsets[0] - first / 2, offsets[-1] + last / 2
-
-
-def _even_offsets(bands: Tensor, pitch: float) -> tuple[Tensor, float]:
-    """Return even offsets of light, with a margin beyond the outermost bands, and their pitch."""
-    first, last = outer_offsets(bands.tolist())
-    margin = math.copysign(MARGIN_PIXELS, last - first)
-    first, last = first - margin, last + margin
-    count = max(round(abs(last - first) / pitch), 2)
-    fractions = (torch.arange(count) + 0.5).double() / count
-    return first + (last - first) * fractions, abs(last - first) / count
 
 
 def _covered_windows(

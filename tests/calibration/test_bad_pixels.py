@@ -5,8 +5,8 @@ import torch
 
 import cassi
 from cassi.calibration import Frame, fit_light, refine_mask
+from cassi.camera.light_model import SIMULATED_TAPS
 from cassi.camera.place import PlaceFit
-from cassi.camera.window_model import SIMULATED_TAPS
 from cassi.solvers.statistics import unit_of
 from cassi.systems import SDCassi
 

@@ -11,9 +11,9 @@ from torch.nn.functional import avg_pool2d, interpolate
 
 from cassi.apps.results import format_estimates, summarize_calibration
 from cassi.camera.displacement import BLURS, DISPLACEMENTS, PARAMETERS
+from cassi.camera.light_model import BROADBAND, SIMULATED_LINES, SIMULATED_TAPS
 from cassi.camera.place import COARSE_PARAMETERS, PlaceFit
 from cassi.camera.search import can_be_placed, find_light, place_mask
-from cassi.camera.window_model import BROADBAND, SIMULATED_LINES, SIMULATED_TAPS
 from cassi.pipeline.calibrate import calibrate_on
 from cassi.pipeline.snapshot import CalibrationRun
 from cassi.systems import SDCassi
