@@ -10,6 +10,7 @@ than 0. Other programs lengthen these times: measure on an idle machine.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ import torch
 
 from cassi import SDCassi
 from cassi.data.store import Store
+from scripts.benchmarks.methods import PROCESSORS
 from scripts.benchmarks.tables import Parser, Table, write_json
 
 EXECUTORS: dict[str, tuple[str, ...]] = {
@@ -71,34 +73,36 @@ def main() -> None:
     parser.add_argument("--bands", type=int, default=28)
     parser.add_argument("--method", default="gap_tv")
     parser.add_argument("--executors", nargs="+", choices=EXECUTORS, default=list(EXECUTORS))
+    parser.add_argument("--processors", nargs="+", choices=PROCESSORS, default=["native"])
     parser.add_argument("--records", type=int, help="number of records; times only these")
     options = parser.parse_args()
     if options.records:
         time_records(options.records)
         return
-    columns = ("s in all", "s a snapshot", "s beyond the method", "times as fast")
+    columns = ("processor", "s in all", "s a snapshot", "s beyond the method", "times as fast")
     table = Table("executor", *columns)
-    snapshot_seconds: list[float] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         inputs = write_day(folder, options.snapshots, options.size, options.bands)
-        for executor in options.executors:
-            results = folder / f"{len(snapshot_seconds)}"
-            command = [sys.executable, "-m", "cassi", "reconstruct", *inputs]
-            command += [f"method={options.method}", *EXECUTORS[executor]]
-            command += [f"hydra.run.dir={results}"]
-            start = time.perf_counter()
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-            seconds = time.perf_counter() - start
-            # A result's file is written when its snapshot is done.
-            files = list(results.glob("*/metrics.json"))
-            times = sorted(file.stat().st_mtime for file in files)
-            snapshot_seconds.append((times[-1] - times[0]) / (len(times) - 1))
-            method = median(json.loads(file.read_text())["seconds"] for file in files)
-            speed = snapshot_seconds[0] / snapshot_seconds[-1]
-            table.print(
-                executor, seconds, snapshot_seconds[-1], snapshot_seconds[-1] - method, speed
-            )
+        for processor in options.processors:
+            first_seconds = None
+            for executor in options.executors:
+                results = folder / processor / f"{options.executors.index(executor)}"
+                command = [sys.executable, "-m", "cassi", "reconstruct", *inputs]
+                command += [f"method={options.method}", *EXECUTORS[executor]]
+                command += [f"hydra.run.dir={results}"]
+                environment = os.environ | PROCESSORS[processor]
+                start = time.perf_counter()
+                subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+                seconds = time.perf_counter() - start
+                # A result's file is written when its snapshot is done.
+                files = list(results.glob("*/metrics.json"))
+                times = sorted(file.stat().st_mtime for file in files)
+                snapshot = (times[-1] - times[0]) / (len(times) - 1)
+                first_seconds = first_seconds or snapshot
+                beyond = snapshot - median(json.loads(f.read_text())["seconds"] for f in files)
+                speed = first_seconds / snapshot
+                table.print(executor, processor, seconds, snapshot, beyond, speed)
     write_json(options.json, "folder", table.rows)
 
 
