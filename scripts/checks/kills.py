@@ -81,9 +81,9 @@ def make_cases(data: Path) -> dict[str, Case]:
     from cassi import SDCassi
 
     generator = torch.Generator().manual_seed(3)
-    large_mask = (torch.rand(96, 96, generator=generator) > 0.5).float() * 0.9 + 0.1
+    large_mask = (torch.rand(64, 64, generator=generator) > 0.5).float() * 0.9 + 0.1
     np.save(data / "large-mask.npy", large_mask.numpy())
-    frame = SDCassi(large_mask, bands=5, step=1)(torch.ones(1, 5, 96, 96))[0, 0]
+    frame = SDCassi(large_mask, bands=5, step=1)(torch.ones(1, 5, 64, 64))[0, 0]
     np.save(data / "large.npy", frame.numpy())
     mask = large_mask[:24, :24]
     np.save(data / "mask.npy", mask.numpy())
@@ -393,7 +393,9 @@ class Checker:
             name = names[run % len(names)]
             folder = self.root / f"{name}-{run}"
             # The first run of a folder is always killed, and resumed ones in 65 % of all cases.
-            while self.counts["kills"] < kills and (not folder.exists() or draw.random() < 0.65):
+            is_resumed = False
+            while self.counts["kills"] < kills and (not is_resumed or draw.random() < 0.65):
+                is_resumed = True
                 signal_number = draw.choice([signal.SIGKILL, signal.SIGTERM])
                 moment, process_id = draw.uniform(0, seconds[name]), start(self.cases[name], folder)
                 if ends_before(process_id, moment, draw.uniform(0, 0.1)):
