@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import faulthandler
+import functools
 import inspect
 import os
 import signal
@@ -121,15 +122,22 @@ def first_of_each(names, kind):
     return list({kind(name): name for name in reversed(list(names))}.values())[::-1]
 
 
+@functools.cache
+def _class_and_closed_form():
+    """Return of each example camera its class, and whether it has a closed form."""
+    made = ((name, make()) for name, make in EXAMPLES.items())
+    return {name: (type(system), system.has_closed_form) for name, system in made}
+
+
 def systems_of_each_class():
     """Return one name of `EXAMPLES` for each class of cameras."""
-    return first_of_each(EXAMPLES, lambda name: type(EXAMPLES[name]()))
+    return first_of_each(EXAMPLES, lambda name: _class_and_closed_form()[name][0])
 
 
 def quick_systems():
     """Return names of `EXAMPLES`: one of each class, and all with a closed form."""
     one = systems_of_each_class()
-    return [name for name, make in EXAMPLES.items() if make().has_closed_form or name in one]
+    return [name for name in EXAMPLES if _class_and_closed_form()[name][1] or name in one]
 
 
 def kind_of_network(name):
