@@ -85,9 +85,16 @@ def pytest_collection_finish():
     gc.set_threshold(100_000)
 
 
+PACKAGED = ("pkg://hydra.conf", "pkg://cassi.conf", "structured://", "cassi-parts://")
+"""Where configs of the package come from; the last ones differ by what plugins register."""
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _configs_read_once():
-    """Read each config file of the package, and parse each value, once for all commands."""
+    """Read each config file of the package, and parse each value, once for all commands.
+
+    The files that a command chooses of the package are composed once too.
+    """
     import omegaconf.base
     from hydra._internal.sources_registry import SourcesRegistry
     from hydra.core.plugins import Plugins
@@ -105,7 +112,59 @@ def _configs_read_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kind, "_read_config", read_once)
         patch.setattr("omegaconf.base.parse", functools.cache(omegaconf.base.parse))
+        _compose_files_once(patch)
         yield
+
+
+def _compose_files_once(patch):
+    """Let Hydra keep the lists of files that options choose, and what they compose to.
+
+    The values of the options come after that. A part is registered, so it is read each time and
+    must be what it was; with files of the user nothing is kept.
+    """
+    from hydra._internal import config_loader_impl as hydra
+    from hydra._internal.defaults_list import Overrides
+
+    loader, kept = hydra.ConfigLoaderImpl, {}
+    choose, compose = hydra.create_defaults_list, loader._compose_config_from_defaults_list
+
+    def is_part(found):
+        return found.path == PACKAGED[-1]
+
+    def text(repo, part):
+        found = repo.load_config(part)
+        return found and f"{found.path} {found.config} {found.defaults_list}"
+
+    def once(key, repo, make, defaults_of):
+        if not all(each.full_path() in PACKAGED for each in repo.get_sources()):
+            return make()
+        made, parts = kept.get(key, (None, {}))
+        if made is None or any(text(repo, part) != before for part, before in parts.items()):
+            made = make()
+            files = {each.config_path for each in defaults_of(made)}
+            parts = {file: text(repo, file) for file in files if is_part(repo.load_config(file))}
+            kept[key] = (made := pickle.dumps(made)), parts
+        return pickle.loads(made)
+
+    def choose_once(repo, config_name, overrides_list, **flags):
+        values = Overrides(repo, overrides_list).config_overrides
+
+        def choose_files():
+            found = choose(repo, config_name, overrides_list, **flags)
+            found.config_overrides = found.overrides.config_overrides = []
+            return found
+
+        groups = [each.input_line for each in overrides_list if not any(each is v for v in values)]
+        key = ("list", config_name, *groups, *flags.items())
+        found = once(key, repo, choose_files, lambda made: made.defaults)
+        found.config_overrides = found.overrides.config_overrides = values
+        return found
+
+    def compose_once(self, defaults, repo):
+        return once(repr(defaults), repo, lambda: compose(self, defaults, repo), lambda _: defaults)
+
+    patch.setattr(hydra, "create_defaults_list", choose_once)
+    patch.setattr(loader, "_compose_config_from_defaults_list", compose_once)
 
 
 @pytest.fixture(autouse=True)
