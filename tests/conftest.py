@@ -49,7 +49,7 @@ SLOW = {
     """,
     "ops": """
         compiles_whole geometry_of_row_sums huge_calls_fail_softly larger_than_the_caches layouts
-        no_memory_is_kept_under_a_budget opcheck
+        memory_is_kept_for_the_next_large_result_but_not_under_a_budget opcheck
     """,
     "systems": """
         compiles_whole one_rho_per_detector_pixel
