@@ -88,6 +88,18 @@ def test_networks_let_the_host_run_ahead(name):
         assert watched.copies.total() <= (60 if name == "cassi_net" else 0)
 
 
+@pytest.fixture(scope="module")
+def snapshot():
+    """A mask and a noisy frame; what is ordinary of their alignment is kept from then on."""
+    torch.manual_seed(0)
+    mask = (torch.rand(64, 64) > 0.5).float()
+    system = cassi.SDCassi(mask, bands=28, step=2)
+    y = system(smooth_scene(28, 64, 64).float())
+    y += 0.02 * torch.randn_like(y)
+    align(y, system)
+    return mask, y
+
+
 @pytest.mark.parametrize(
     ("method", "operations", "waits", "decompositions"),
     before_a_push(
@@ -100,11 +112,8 @@ def test_networks_let_the_host_run_ahead(name):
         [("gap_tv", 1_400, 30, 0)],
     ),
 )
-def test_methods_seldom_make_a_device_wait(method, operations, waits, decompositions):
-    mask = (torch.rand(64, 64) > 0.5).float()
-    y = cassi.SDCassi(mask, bands=28, step=2)(smooth_scene(28, 64, 64).float())
-    y += 0.02 * torch.randn_like(y)
-    align(y, cassi.SDCassi(mask, bands=28, step=2))  # what is ordinary is kept
+def test_methods_seldom_make_a_device_wait(snapshot, method, operations, waits, decompositions):
+    mask, y = snapshot
     with Watched() as watched:
         camera, there = cassi.SDCassi(Pretended(mask), bands=28, step=2), Pretended(y)
         watched.operations.clear()
@@ -120,10 +129,10 @@ def test_methods_seldom_make_a_device_wait(method, operations, waits, decomposit
     ("method", "replays", "operations"),
     before_a_push([("auto", 120, 2_450), ("pretrained", 200, 5_500)], [("auto", 120, 2_450)]),
 )
-def test_iterations_are_recorded_without_the_host(monkeypatch, method, replays, operations):
-    mask = (torch.rand(64, 64) > 0.5).float()
-    y = cassi.SDCassi(mask, bands=28, step=2)(smooth_scene(28, 64, 64).float())
-    y += 0.02 * torch.randn_like(y)
+def test_iterations_are_recorded_without_the_host(
+    snapshot, monkeypatch, method, replays, operations
+):
+    mask, y = snapshot
     fake, replay = FakeCuda(), CUDAGraph.replay
     monkeypatch.setattr("cassi.solvers.components.begin_graphs", lambda _: Graphs(fake))
 
