@@ -42,7 +42,7 @@ def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[
     # Checked before the merge, in which a default of the class would replace a missing value.
     _check_missing(kind, config)
     try:
-        merged_config = OmegaConf.merge(OmegaConf.structured(_make_schema(kind)), config)
+        merged_config = OmegaConf.merge(_make_schema_config(kind), config)
     except (ConfigKeyError, ConfigAttributeError) as error:
         raise ValueError(unknown_key(error)) from error
     _check_missing(kind, merged_config)
@@ -105,6 +105,12 @@ def _make_schema(kind: Any) -> Any:
         default = {name: getattr(entry, name) for name in ("default", "default_factory")}
         entries.append((entry.name, hint, field(**default)))
     return make_dataclass(kind.__name__, entries, kw_only=True)
+
+
+@functools.cache
+def _make_schema_config(kind: Any) -> Any:
+    """Return the config of the schema of a class, which a merge copies and does not change."""
+    return OmegaConf.structured(_make_schema(kind))
 
 
 def _find_settings_class(hint: Any) -> Any:
