@@ -45,8 +45,16 @@ def test_a_current_folder_without_room_for_results_is_named(command, tmp_path, m
     assert line.endswith("; give --output DIR")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-@pytest.mark.parametrize("name", ["view", pytest.param("live", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        *(("view", number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
+        pytest.param("live", signal.SIGTERM, marks=pytest.mark.slow),
+        # What makes an end of a signal is one function for both commands.
+        pytest.param("live", signal.SIGINT, marks=pytest.mark.thorough),
+        pytest.param("live", signal.SIGHUP, marks=pytest.mark.thorough),
+    ],
+)
 def test_a_signal_ends_the_command_and_its_files(name, number, tmp_path, start):
     output = tmp_path / "out"
     np.save(tmp_path / "mask.npy", np.eye(8, dtype=np.float32))
