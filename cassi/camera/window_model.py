@@ -275,12 +275,12 @@ class WindowModel:
         strips = padded.movedim(-2, 1)[windows.shot[:, None], row].movedim(1, -2)
         strips = strips[:, self.planes] if strips.shape[1] > 1 else strips
         first = windows.corner[:, 1] - self.offsets[:, None] - shift_along.double()  # (P, W)
-        whole = first.floor()
-        index = whole[..., None].long() + torch.arange(columns + 1)
+        first_whole = first.floor()
+        index = first_whole[..., None].long() + torch.arange(columns + 1)
         index = (index + 1).clamp(0, padded.shape[-1] - 1).transpose(0, 1)[:, :, None, None]
         shape = (*index.shape[:2], *strips.shape[2:4])  # (W, P, D, rows)
         values = strips.expand(*shape, -1).gather(-1, index.expand(*shape, -1))
-        weight = (first - whole).to(values).T[..., None, None, None]
+        weight = (first - first_whole).to(values).T[..., None, None, None]
         samples = torch.lerp(values[..., :-1], values[..., 1:], weight)
         return samples.flatten(3).permute(1, 2, 0, 3)
 

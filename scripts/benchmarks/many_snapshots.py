@@ -100,9 +100,11 @@ def main() -> None:
                 times = sorted(file.stat().st_mtime for file in files)
                 snapshot = (times[-1] - times[0]) / (len(times) - 1)
                 first_seconds = first_seconds or snapshot
-                beyond = snapshot - median(json.loads(f.read_text())["seconds"] for f in files)
+                seconds_beyond = snapshot - median(
+                    json.loads(f.read_text())["seconds"] for f in files
+                )
                 speed = first_seconds / snapshot
-                table.print(executor, processor, seconds, snapshot, beyond, speed)
+                table.print(executor, processor, seconds, snapshot, seconds_beyond, speed)
     write_json(options.json, "folder", table.rows)
 
 
