@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import tifffile
 import torch
-from shared import ROOT, before_a_push, python, wait_until
+from shared import ROOT, python, wait_until
 
 import cassi
 
@@ -102,7 +102,7 @@ def test_a_command_runs_nothing_of_its_folder(hostile, name):
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("launcher", before_a_push(LAUNCHERS, ["Dask"], "thorough"))
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_launchers_run_nothing_of_the_folder(hostile, launcher):
     run(hostile, *LAUNCHERS[launcher])
 
