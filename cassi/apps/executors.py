@@ -130,12 +130,13 @@ def open_workers(
         has_memory_budget=blocks,
     )
     if settings.cluster is not None:
-        with _open_cluster(settings.cluster, settings.processes) as executor:
+        processes = None if settings.processes == "auto" else settings.processes
+        with _open_cluster(settings.cluster, processes) as executor:
             yield Workers(lambda _: executor, MAX_SUBMITTED_JOBS, command)
     elif settings.processes == "auto":
         # Processes of one GPU would share its memory, and a budget holds for each process.
-        is_free = not (blocks or in_order) and choose_device(settings.device).type == "cpu"
-        yield SpareCores(command) if is_free else None
+        can_share = not (blocks or in_order) and choose_device(settings.device).type == "cpu"
+        yield SpareCores(command) if can_share else None
     elif settings.processes is not None:
         with _open_processes(settings.processes) as open_pool:
             yield Workers(open_pool, 2 * settings.processes, command)
@@ -178,7 +179,7 @@ def _run_here_first(
     """Do jobs in this process; start processes once the others take longer than these to start."""
     seconds = 0.0
     while items:
-        count = _count_useful_processes(len(items), seconds)
+        count = _count_useful_processes(len(items), seconds, command.threads)
         if count > 1:
             with _open_processes(count) as open_pool:
                 yield from run_jobs(Workers(open_pool, 2 * count, command), job, items)
@@ -189,12 +190,15 @@ def _run_here_first(
         yield item, result
 
 
-def _count_useful_processes(n_jobs: int, seconds: float) -> int:
-    """Return how many processes do jobs of so many seconds each soonest; 1 means this process."""
+def _count_useful_processes(n_jobs: int, seconds: float, threads: int) -> int:
+    """Return how many processes do jobs of so many seconds each soonest; 1 means this process.
+
+    Each process has as many threads.
+    """
     if n_jobs * seconds < START_SECONDS:  # most often, and counting cores takes 10 ms
         return 1
     peak = peak_memory(torch.device("cpu"))
-    count = min(free_cores(), n_jobs, free_memory() // peak)
+    count = min(free_cores() // threads, n_jobs, free_memory() // peak)
     return count if count > 1 and n_jobs * seconds * (1 - 1 / count) > START_SECONDS else 1
 
 

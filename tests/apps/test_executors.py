@@ -99,6 +99,8 @@ def test_processes_start_where_they_are_faster(monkeypatch, start_seconds, cores
     assert (os.getpid() not in list(done.values())[1:]) is starts
     with open_workers(Settings("auto"), in_order=True) as workers:
         assert workers is None
+    with open_workers(Settings("auto", threads=2)) as workers:  # a process needs both cores
+        assert set(dict(run_jobs(workers, own_process, range(6))).values()) == {os.getpid()}
 
 
 def test_memory_of_further_processes(tmp_path, monkeypatch):
@@ -245,8 +247,8 @@ sys.exit("connected")
 @pytest.mark.slow
 def test_who_has_no_certificate_is_no_client_of_a_cluster():
     distributed = pytest.importorskip("distributed", reason="needs the extra dask")
-    cluster = Cluster(**QUEUE, kind="local", options={})
-    with open_workers(Settings(cluster=cluster)) as workers:
+    cluster = Cluster(**QUEUE | {"workers": None}, kind="local", options={})
+    with open_workers(Settings("auto", cluster)) as workers:
         (address,) = [client.scheduler.address for client in distributed.Client._instances]
         assert address.startswith("tls://127.0.0.1:")
         for kind in ("none", "other"):
