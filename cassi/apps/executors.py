@@ -39,8 +39,9 @@ from cassi.threads import free_cores
 Input = TypeVar("Input")
 Output = TypeVar("Output")
 Argument = TypeVar("Argument")
-START_SECONDS = 4.0
-"""Seconds that processes of this machine take to start. They import torch and this package."""
+START_SECONDS = time.process_time()
+"""Seconds that processes of this machine take to start: what this process took to import torch and
+the package, which they import, too."""
 MAX_SUBMITTED_JOBS = 1000
 """Largest number of jobs that wait or run on a cluster at one time.
 

@@ -262,7 +262,7 @@ class WindowModel:
         return samples
 
     def _sample_rows(self, images: Tensor, shift_along: Tensor) -> Tensor:
-        """Do the same where each offset shifts all pixels by as much, in a tenth of the time.
+        """Return the same samples where each offset shifts all pixels by as much.
 
         Args:
             images: images on the pixels of the scene, `(K, C, D, H, W)`.
